@@ -1,0 +1,1 @@
+"""Who says it: actors and racing state machines as pure rules with effects.  REPLAYED."""

@@ -1,0 +1,1 @@
+"""From one provider's conversation to chat messages.  Pure."""

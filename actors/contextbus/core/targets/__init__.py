@@ -1,0 +1,1 @@
+"""From a request to one provider's payload.  Pure."""

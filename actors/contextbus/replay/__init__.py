@@ -1,0 +1,1 @@
+"""Fold a log, verify it, without a broker.  FREE."""

@@ -1,0 +1,1 @@
+"""The world: host, buses, journal, blobs, embedded server, clock.  FREE: nothing here is replayed."""

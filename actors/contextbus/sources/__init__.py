@@ -1,0 +1,1 @@
+"""Source workers: the built-in ones and the interface for the user's own.  FREE."""

@@ -1,0 +1,1 @@
+"""What crosses the bus: values, messages, events, subjects, codec, errors.  FROZEN: only grows."""
