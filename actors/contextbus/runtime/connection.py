@@ -327,7 +327,8 @@ class Connection:
         if self._lost is None:
             return
         try:
-            self._reason = await anyio.to_thread.run_sync(self._lost) or self._reason
+            reason: str | None = await anyio.to_thread.run_sync(self._lost)
+            self._reason = reason or self._reason
         except Exception as error:  # the next attempt asks again
             _log.info("nats_reconnect_unexplained", name=self.name, error=type(error).__name__)
 

@@ -250,8 +250,10 @@ class Client(nats.aio.client.Client):
 
     async def _confirm(self) -> None:
         # nats-py writes a ping at once, in front of what waits to be sent: let that go first.
-        flushed: asyncio.Future[None] = await self._flush_pending()
-        await flushed
+        if self._pending_data_size > 0 and self._flush_queue is not None:
+            flushed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            await self._flush_queue.put(flushed)
+            await flushed
         await self.rtt(3600)
 
     async def _note(self, error: Exception) -> None:
