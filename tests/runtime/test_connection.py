@@ -225,12 +225,14 @@ async def test_a_malformed_subscription_is_refused(connection: Connection) -> No
 async def test_a_loop_that_only_publishes_can_be_cancelled(
     connection: Connection, tenant: str
 ) -> None:
-    started = time.monotonic()
-    with anyio.move_on_after(0.1) as scope:
+    published = 0
+    with anyio.CancelScope() as scope:
+        asyncio.get_running_loop().call_soon(scope.cancel)
         while True:
             await connection.publish(f"s.{tenant}", b"x" * 100)
+            published += 1
     assert scope.cancelled_caught
-    assert time.monotonic() - started < 2
+    assert published < 10
 
 
 @pytest.fixture
@@ -324,17 +326,17 @@ async def test_nothing_is_sent_while_disconnected(
 
 
 async def test_a_flush_waits_for_what_was_sent_before(
-    broker: Server, connection: Connection, tenant: str, eventually: Eventually
+    broker: Server, connection: Connection, tenant: str
 ) -> None:
     got = Received()
     async with second(broker, tenant) as sender:
         await connection.subscribe(f"s.{tenant}", got)
         await connection.flush()
-        for _ in range(1000):
-            sender.send(f"s.{tenant}", b"x" * 100)
+        for _ in range(70):
+            sender.send(f"s.{tenant}", b"x" * 100_000)
         await sender.flush()
-        client_of(sender).abort()
-        await eventually(lambda: len(got.data) == 1000)
+        await connection.flush()
+        assert len(got.data) == 70
 
 
 async def test_a_slow_handler_loses_nothing(
@@ -395,15 +397,16 @@ async def test_an_unsubscribe_delivers_what_the_server_gave_out(
     async with second(broker, tenant) as sender:
         subscription = await connection.subscribe(f"s.{tenant}", got)
         await connection.flush()
-        for _ in range(500):
-            sender.send(f"s.{tenant}", b"x")
+        for _ in range(70):
+            sender.send(f"s.{tenant}", b"x" * 100_000)
         await sender.flush()
+        assert len(got.data) < 70, "all was read already: send more"
         await connection.unsubscribe(subscription)
-        assert len(got.data) == 500
+        assert len(got.data) == 70
         await sender.publish(f"s.{tenant}", b"x")
         await sender.flush()
         await connection.flush()
-        assert len(got.data) == 500
+        assert len(got.data) == 70
 
 
 def make_certificate(folder: Path) -> None:
