@@ -16,7 +16,7 @@ import pytest
 
 from contextbus.runtime.connection import Connection, connect
 from contextbus.runtime.connection_errors import PayloadTooLargeError
-from contextbus.runtime.embedded import Server, serve
+from contextbus.runtime.embedded import Server, find_server, serve
 from contextbus.runtime.journal import Appended, Code, Page, Record, Refused, Unanswered
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.streams import (
@@ -309,6 +309,27 @@ async def test_a_stream_that_would_lose_messages_is_refused(
     await change(connection, msgspec.structs.replace(configure("log", tenant, 1), discard="old"))
     with pytest.raises(StreamError, match="discard = 'old'"):
         await ensure(connection, tenant)
+
+
+async def test_a_server_without_jetstream_is_an_error_with_the_fix(tmp_path: Path) -> None:
+    binary = await anyio.to_thread.run_sync(find_server)
+    command = [str(binary.path), "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(tmp_path)]
+    process = await anyio.open_process(command, stdout=None, stderr=None)
+    try:
+        ports = anyio.Path(tmp_path / f"nats-server_{process.pid}.ports")
+        with anyio.fail_after(10):
+            for _ in range(500):
+                await anyio.sleep(0.02)
+                if await ports.exists() and (content := await ports.read_bytes()):
+                    break
+            else:
+                pytest.fail("the server did not start")
+        async with connect(msgspec.json.decode(content)["nats"][0]) as connection:
+            with pytest.raises(StreamError, match="start it with JetStream"):
+                await ensure(connection, "t")
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 async def change(connection: Connection, config: StreamConfig) -> None:
