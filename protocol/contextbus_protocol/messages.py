@@ -25,6 +25,7 @@ from contextbus_protocol.package import Decision
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import (
     Candidate,
+    EstimatorSpec,
     Scope,
     SourceKind,
     SourceResult,
@@ -134,6 +135,7 @@ class AppendMessages(Command, frozen=True, kw_only=True, tag="append-messages"):
     """Add source messages to a run's history (client to selection)."""
 
     scope: Scope
+    estimator: EstimatorSpec = EstimatorSpec()
     history: NewMessages
 
 
