@@ -17,20 +17,19 @@ from contextbus_protocol.values import SourceResult, Value
 
 
 class StepInput(Value, frozen=True, kw_only=True):
-    """The source messages that a commit adds, and the latest user text as of them."""
+    """The source messages that a commit adds."""
 
     version: int
     messages: tuple[ChatMessage, ...]
-    user_text: str = ""
 
 
 class StepOutput(Value, frozen=True, kw_only=True):
-    """A step's package as its own JSON bytes, what the sources answered, and the query that they were asked."""
+    """A step's package as its own JSON bytes, what the sources answered, and the latest user text (D.G.17)."""
 
     version: int
     package: msgspec.Raw
     results: tuple[SourceResult, ...] = ()
-    query: str = ""
+    user_text: str = ""
 
 
 class StepFacts(Value, frozen=True, kw_only=True):
@@ -43,14 +42,15 @@ class StepFacts(Value, frozen=True, kw_only=True):
 Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts)
 
 
-def encode_input(messages: tuple[ChatMessage, ...], user_text: str) -> bytes:
+def encode_input(messages: tuple[ChatMessage, ...]) -> bytes:
     """Bytes of a step's input."""
-    return encode_json(StepInput(version=1, messages=messages, user_text=user_text))
+    return encode_json(StepInput(version=1, messages=messages))
 
 
-def encode_output(package: bytes, results: tuple[SourceResult, ...], query: str) -> bytes:
+def encode_output(package: bytes, results: tuple[SourceResult, ...], user_text: str) -> bytes:
     """Bytes of a step's output around the package's bytes."""
-    return encode_json(StepOutput(version=1, package=msgspec.Raw(package), results=results, query=query))
+    output = StepOutput(version=1, package=msgspec.Raw(package), results=results, user_text=user_text)
+    return encode_json(output)
 
 
 def encode_facts(entries: tuple[EntryFact, ...]) -> bytes:

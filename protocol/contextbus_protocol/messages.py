@@ -299,7 +299,6 @@ class HistoryFact(Value, frozen=True, kw_only=True):
     messages: tuple[ChatMessage, ...] = ()
     chain: str = ""
     count: int = 0
-    user_text: str = ""
 
 
 class Place(Message, frozen=True, kw_only=True, tag="place"):
@@ -311,6 +310,8 @@ class Place(Message, frozen=True, kw_only=True, tag="place"):
     decision: Decision
     results: tuple[SourceResult, ...] = ()
     query: str = ""
+    user_text: str = ""
+    active_task_id: str | None = None
     host_request: bool = False
     working_memory: WorkingMemoryInput | None = None
     erasures: int = 0

@@ -50,7 +50,7 @@ def digest_message(message: ChatMessage) -> str:
 
 
 def take_messages(
-    state: RunState, new: NewMessages, scope: Scope, user_text: str, estimator: Estimator
+    state: RunState, new: NewMessages, scope: Scope, estimator: Estimator
 ) -> tuple[RunState, HistoryFact]:
     """The run with the messages that a command brings, and what its commit says of them (D.F.19).
 
@@ -88,7 +88,6 @@ def take_messages(
         messages=messages,
         chain=new.chain,
         count=after.history.count,
-        user_text=user_text,
     )
 
 
