@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Exit 0 when a service of the given name answers NATS service discovery, else 1 with the reason.
 
-Usage: contextbus-healthcheck SERVICE.  Servers come from CTX_NATS, the inbox prefix from CTX_TENANT.
+Usage: contextbus-healthcheck SERVICE.  Reads CTX_NATS (servers) and CTX_TENANT (inbox prefix).
 """
 
 import asyncio
