@@ -1,10 +1,12 @@
 """The cluster in compose/: its files are valid, and its users reach their own tenant and nothing else."""
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats import micro
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.errors import NoRespondersError
@@ -276,3 +279,37 @@ def test_a_wrong_password_is_refused(server: str, secret: str) -> None:
         assert lines.readline().startswith(b"INFO ")
         raw.sendall(f"CONNECT {login}\r\nPING\r\n".encode())
         assert lines.readline() == b"-ERR 'Authorization Violation'\r\n"
+
+
+async def check_health(server: str, service: str) -> tuple[int, str]:
+    """Run the health check of the image; gives its exit code and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(COMPOSE / "healthcheck.py"),
+        service,
+        env={**os.environ, "CTX_NATS": f"nats://default-actors:{SECRETS['CTX_DEFAULT_ACTORS']}@{server}"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+@pytest.mark.broker
+async def test_the_health_check_finds_a_registered_service_and_misses_an_absent_one(server: str) -> None:
+    async with connect(server, "default-actors") as actors:
+        discovery: Any = micro  # nats-py leaves the keywords of add_service open
+        service = await discovery.add_service(actors, name="selection", version="0.1.0")
+        await settle(actors)
+        assert await check_health(server, "selection") == (0, "")
+        code, said = await check_health(server, "placement")
+        assert (code, said.strip()) == (1, "placement does not answer: NoRespondersError")
+        await service.stop()
+
+
+async def test_the_health_check_says_so_when_no_server_is_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    code, said = await check_health(f"127.0.0.1:{port}", "selection")
+    assert code == 1
+    assert said.splitlines()[-1].startswith("selection does not answer: ")
