@@ -1,12 +1,15 @@
+"""Escaping of block text: a parser gives back what went in."""
+
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
 import pytest
-from contextbus.core.escape import escape_attribute, escape_text
-from contextbus_protocol.digests import clean_text
 from hypothesis import given
 from hypothesis import strategies as st
+
+from contextbus.core.escape import escape_attribute, escape_text
+from contextbus_protocol.digests import clean_text
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=[]))
 
