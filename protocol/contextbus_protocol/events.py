@@ -113,11 +113,11 @@ class WorkingMemoryUsed(Value, frozen=True):
 
 
 class BlockFact(Value, frozen=True):
-    """One block that was placed: its digest and cost."""
+    """One block of a package: the digest of its message and its cost in eighteenths of a token (D.M.4)."""
 
     placement: Literal["append", "ephemeral-tail"]
     digest: str
-    tokens: int
+    eighteenths: int
 
 
 class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):

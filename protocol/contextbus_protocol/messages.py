@@ -39,6 +39,8 @@ from contextbus_protocol.working_memory import (
     WorkingMemorySnapshot,
 )
 
+ReplyEncoding = Literal["msgpack", "json"]
+
 
 class Message(
     msgspec.Struct,
@@ -65,6 +67,7 @@ class Command(Message, frozen=True, kw_only=True):
     command: str
     attempt: int
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     seconds_left: float
     now: int
     seen: int = 0
@@ -220,6 +223,7 @@ class Query(Message, frozen=True, kw_only=True, tag="query"):
     """
 
     tenant: str
+    command: str
     token: str
     reply_to: str
     source: str
@@ -278,6 +282,7 @@ class CommitHead(Value, frozen=True, kw_only=True):
     previous: str
     token: str
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     notify: str
     seconds_left: float
 
@@ -399,6 +404,7 @@ class Remember(Message, frozen=True, kw_only=True, tag="remember"):
 
     tenant: str
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     source: str
     message_id: str
     text: str
@@ -414,6 +420,7 @@ class Forget(Message, frozen=True, kw_only=True, tag="forget"):
 
     tenant: str
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     source: str
     message_id: str
     record_id: str
@@ -425,6 +432,7 @@ class ListRecords(Message, frozen=True, kw_only=True, tag="list-records"):
 
     tenant: str
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     source: str
     message_id: str
     scope: Scope
