@@ -29,9 +29,14 @@ from contextbus_protocol.chat import (
     ToolResult,
     Unknown,
 )
-from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import clean_text, digest_text
-from contextbus_protocol.errors import InvalidRequestError, NotFoundError, RangeError, UnsupportedVersionError
+from contextbus_protocol.errors import (
+    InvalidRequestError,
+    InvalidTypeError,
+    NotFoundError,
+    RangeError,
+    UnsupportedVersionError,
+)
 from contextbus_protocol.package import CountFact
 from contextbus_protocol.values import MAX_SAFE_INTEGER, EstimatorSpec
 
@@ -106,24 +111,23 @@ class Estimator(ABC):
     def _part(self, part: AnyPart) -> int:
         match part:
             case Text() | Reasoning():
-                return self.text(part.text)
+                weight = self.text(part.text)
             case Image():
-                return IMAGE_TOKENS * EIGHTEENTHS
+                weight = IMAGE_TOKENS * EIGHTEENTHS
             case Document():
-                if part.text is None:
-                    return DOCUMENT_TOKENS * EIGHTEENTHS
-                return self.text(part.text) + self.text(part.title or "")
+                weight = DOCUMENT_TOKENS * EIGHTEENTHS if part.text is None else self.text(part.text)
+                weight += self.text(part.title or "")
             case ToolCall():
-                return self._json(_call_json(part)) + TOOL_PART_TOKENS * EIGHTEENTHS
+                weight = self._json(_call_json(part)) + TOOL_PART_TOKENS * EIGHTEENTHS
             case ToolResult():
                 weight = TOOL_PART_TOKENS * EIGHTEENTHS
                 for item in part.content:
                     weight += self._json(item.text) if isinstance(item, Text) else self._part(item)
-                return weight
             case Unknown():
-                return self._json(_compact(part.data))
+                weight = self._json(_compact(part.data))
             case ApprovalRequest() | ApprovalResponse():
-                return self.text(msgspec.json.encode(part).decode())
+                weight = self.text(_encode(part))
+        return weight
 
     def _json(self, text: str) -> int:
         """Weigh what may be JSON: base64 beside a media type costs what its media costs."""
@@ -253,9 +257,16 @@ def estimate_overhead(
         framing_tokens = ANTHROPIC_TOOL_FRAMING_TOKENS if provider == "anthropic" and tools else 0
     elif type(framing_tokens) is not int or not 0 <= framing_tokens <= MAX_SAFE_INTEGER:
         raise RangeError("framing_tokens is a non-negative integer")
-    tool_tokens = counter.count(encode_json(tools).decode()) if tools else 0
-    schema_tokens = counter.count(encode_json(output_schema).decode()) if output_schema is not None else 0
+    tool_tokens = counter.count(_encode(tools)) if tools else 0
+    schema_tokens = counter.count(_encode(output_schema)) if output_schema is not None else 0
     return tool_tokens + schema_tokens + framing_tokens
+
+
+def _encode(value: object) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise InvalidTypeError(f"not encodable as JSON: {type(exc).__name__}") from None
 
 
 def _check_factor(factor: int) -> None:

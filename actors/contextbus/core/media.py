@@ -70,7 +70,7 @@ def strip_media_fields(text: str) -> tuple[str, int]:
             pending.extend(node)  # pyright: ignore[reportUnknownArgumentType]  # JSON of anybody
         elif isinstance(node, dict):
             tokens += _empty_media(node)  # pyright: ignore[reportUnknownArgumentType]  # JSON of anybody
-            pending.extend(node.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+            pending.extend(node.values())  # pyright: ignore[reportUnknownArgumentType]  # JSON of anybody
     if tokens == 0:
         return text, 0
     return msgspec.json.encode(value).decode(), tokens
