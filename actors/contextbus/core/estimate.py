@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -127,6 +127,8 @@ class Estimator(ABC):
                 weight = self._json(_compact(part.data))
             case ApprovalRequest() | ApprovalResponse():
                 weight = self.text(_encode(part))
+            case _:
+                assert_never(part)
         return weight
 
     def _json(self, text: str) -> int:
