@@ -12,7 +12,7 @@ from contextbus.core.context_input import ContextInput, validate_input
 from contextbus.core.decision import decide, select, share_hints
 from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.manifest import context_warnings
-from contextbus.core.placement import assemble, place
+from contextbus.core.placement import assemble, place, render_tail
 from contextbus_protocol.package import Package
 
 __all__ = ["ContextInput", "compile_context", "context_warnings", "decide", "place", "share_hints"]
@@ -37,5 +37,5 @@ def compile_context(given: ContextInput, estimator: Estimator | None = None) -> 
     made = select(given, make_estimator() if estimator is None else estimator)
     entries = made.decision.manifest.entries[len(made.items) :]
     records = [record for record, entry in zip(made.records, entries, strict=True) if entry.selected]
-    revision = given.working_memory.revision if given.working_memory is not None else 0
-    return assemble(made.decision, made.items, revision, made.offers, records, given.query)
+    tail = render_tail(made.decision, made.items, given.working_memory)
+    return assemble(made.decision, tail, made.offers, records, given.query)

@@ -8,13 +8,11 @@ import msgspec
 
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, require_count, validate_budget
 from contextbus.core.candidates import validate_candidates
+from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import CachePrefixCause, Fallback, RefreshReason
 from contextbus_protocol.values import ContextBudget, PlacedEntry, SourceResult, SourceStatus
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
-
-WORKING_MEMORY_SOURCE = "working-memory"
-"""The source of working-memory entries (D.D.4); no other source may have this id."""
 
 
 class ContextInput(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from contextbus.core.candidates import Offer
-from contextbus.core.context_input import WORKING_MEMORY_SOURCE
 from contextbus.core.selection import SELECTED_REASONS
 from contextbus.core.tail import TailFill
-from contextbus.core.working_memory_items import MemoryItem
+from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE, MemoryItem
 from contextbus_protocol.package import (
     ContextEntry,
     ContextManifest,

@@ -44,33 +44,30 @@ def place(
         for offer, entry in zip(offers, entries, strict=True)
         if entry.selected
     ]
-    return assemble(decision, items, snapshot.revision if snapshot is not None else 0, offers, records, query)
+    return assemble(decision, render_tail(decision, items, snapshot), offers, records, query)
 
 
-def assemble(
-    decision: Decision,
-    items: Sequence[MemoryItem],
-    revision: int,
-    offers: Sequence[Offer],
-    records: Sequence[str],
-    query: str,
-) -> Package:
-    """Make the package of a decision from records already rendered, the selected ones in entry order (D.E.9)."""
+def render_tail(decision: Decision, items: Sequence[MemoryItem], snapshot: WorkingMemorySnapshot | None) -> str:
+    """The text of the ephemeral tail with the selected items; empty if there are none (D.F.6, D.F.7)."""
+    entries = decision.manifest.entries[: len(items)]
+    selected = [item for item, entry in zip(items, entries, strict=True) if entry.selected]
+    return render_working_memory(selected, snapshot.revision) if snapshot is not None and selected else ""
+
+
+def assemble(decision: Decision, tail: str, offers: Sequence[Offer], records: Sequence[str], query: str) -> Package:
+    """Make a package of what is rendered already: the tail, and the selected records in entry order (D.E.2, D.E.9)."""
     manifest = decision.manifest
     blocks: list[Block] = []
     if records:
-        text = render_retrieved(manifest.pass_, manifest.step, records)
-        blocks.append(Block("append", (user_block(text),)))
-    in_tail = [item for item, entry in zip(items, manifest.entries, strict=False) if entry.selected]
-    if in_tail:
-        blocks.append(Block("ephemeral-tail", (user_block(render_working_memory(in_tail, revision)),)))
-    entries = _write_queries(manifest.entries, len(items), offers, query)
+        blocks.append(Block("append", (user_block(render_retrieved(manifest.pass_, manifest.step, records)),)))
+    if tail:
+        blocks.append(Block("ephemeral-tail", (user_block(tail),)))
     return Package(
         version=1,
         run_id=manifest.run_id,
         step=manifest.step,
         blocks=tuple(blocks),
-        manifest=msgspec.structs.replace(manifest, entries=entries),
+        manifest=msgspec.structs.replace(manifest, entries=_write_queries(manifest.entries, offers, query)),
     )
 
 
@@ -80,9 +77,8 @@ def _require_match(decision: Decision, items: Sequence[MemoryItem], offers: Sequ
         raise InvalidRequestError("the results or the working memory are not those that the decision was made from")
 
 
-def _write_queries(
-    entries: tuple[ContextEntry, ...], behind: int, offers: Sequence[Offer], query: str
-) -> tuple[ContextEntry, ...]:
+def _write_queries(entries: tuple[ContextEntry, ...], offers: Sequence[Offer], query: str) -> tuple[ContextEntry, ...]:
+    behind = len(entries) - len(offers)
     asked = clean_text(query) or None
     written = list(entries[:behind])
     for entry, offer in zip(entries[behind:], offers, strict=True):
