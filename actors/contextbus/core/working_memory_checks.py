@@ -53,7 +53,7 @@ def read_value(value: object, type_: type[T], what: str) -> T:
     try:
         plain = msgspec.json.decode(value) if isinstance(value, bytes) else value
         plain = msgspec.to_builtins(plain, builtin_types=_NO_TEXT)
-        return msgspec.convert(_clean(plain), type_)
+        return msgspec.convert(plain if _is_clean(plain) else _clean(plain), type_)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as exc:
         place = f": {exc}" if isinstance(exc, msgspec.ValidationError) else f": {type(exc).__name__}"
         raise InvalidTypeError(f"malformed {what}{place}") from None
@@ -194,6 +194,15 @@ def _tasks_fit(tasks: TaskList, sources: tuple[SourceRef, ...]) -> bool:
         and len(task.notes or "") <= TEXT_CHARACTERS
         for task in tasks.tasks
     )
+
+
+def _is_clean(value: object) -> bool:
+    """Whether no text of a JSON value holds a lone surrogate; encoding finds that out in C."""
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _clean(value: object) -> object:
