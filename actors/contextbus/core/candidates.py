@@ -21,7 +21,7 @@ from contextbus_protocol.values import (
 )
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Offer(msgspec.Struct, frozen=True, gc=False):
     """A candidate with where it comes from.
 
     ``order`` is the position of its source; ``restored`` marks a record of an earlier package whose block left the
@@ -81,7 +81,7 @@ def _label_fault(candidate: Candidate) -> str | None:
         return "query must be a string"
     if provenance is None:
         return None
-    if not isinstance(provenance, Provenance):
+    if type(provenance) is not Provenance:
         return "provenance must be a Provenance"
     labels: tuple[object, ...] = ("" if provenance.origin is None else provenance.origin, *provenance.source_kinds)
     return None if all(type(label) is str for label in labels) else "provenance must hold strings"
