@@ -25,6 +25,7 @@ from contextbus_protocol.package import Decision
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import (
     Candidate,
+    EstimatorSpec,
     Scope,
     SourceKind,
     SourceResult,
@@ -38,6 +39,8 @@ from contextbus_protocol.working_memory import (
     WorkingMemoryPatch,
     WorkingMemorySnapshot,
 )
+
+ReplyEncoding = Literal["msgpack", "json"]
 
 
 class Message(
@@ -65,6 +68,7 @@ class Command(Message, frozen=True, kw_only=True):
     command: str
     attempt: int
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     seconds_left: float
     now: int
     seen: int = 0
@@ -131,6 +135,7 @@ class AppendMessages(Command, frozen=True, kw_only=True, tag="append-messages"):
     """Add source messages to a run's history (client to selection)."""
 
     scope: Scope
+    estimator: EstimatorSpec = EstimatorSpec()
     history: NewMessages
 
 
@@ -220,6 +225,7 @@ class Query(Message, frozen=True, kw_only=True, tag="query"):
     """
 
     tenant: str
+    command: str
     token: str
     reply_to: str
     source: str
@@ -278,6 +284,7 @@ class CommitHead(Value, frozen=True, kw_only=True):
     previous: str
     token: str
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     notify: str
     seconds_left: float
 
@@ -292,7 +299,6 @@ class HistoryFact(Value, frozen=True, kw_only=True):
     messages: tuple[ChatMessage, ...] = ()
     chain: str = ""
     count: int = 0
-    user_text: str = ""
 
 
 class Place(Message, frozen=True, kw_only=True, tag="place"):
@@ -304,6 +310,8 @@ class Place(Message, frozen=True, kw_only=True, tag="place"):
     decision: Decision
     results: tuple[SourceResult, ...] = ()
     query: str = ""
+    user_text: str = ""
+    active_task_id: str | None = None
     host_request: bool = False
     working_memory: WorkingMemoryInput | None = None
     erasures: int = 0
@@ -399,6 +407,7 @@ class Remember(Message, frozen=True, kw_only=True, tag="remember"):
 
     tenant: str
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     source: str
     message_id: str
     text: str
@@ -414,6 +423,7 @@ class Forget(Message, frozen=True, kw_only=True, tag="forget"):
 
     tenant: str
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     source: str
     message_id: str
     record_id: str
@@ -425,6 +435,7 @@ class ListRecords(Message, frozen=True, kw_only=True, tag="list-records"):
 
     tenant: str
     reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
     source: str
     message_id: str
     scope: Scope

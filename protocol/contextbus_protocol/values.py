@@ -91,7 +91,8 @@ class StepOptions(Value, frozen=True, kw_only=True):
     """What a step is compiled for and with; recorded with the step, so that it can be computed again.
 
     ``overhead_tokens`` counts tool schemas, output schema and framing (D.B.3).  ``scope`` lies within the run's
-    pinned one.  ``estimator_kind`` only labels the manifest (D.M.16).
+    pinned one.  ``estimator_kind`` only labels the manifest (D.M.16).  ``tools_digest`` is over the tool definitions,
+    as far as given (D.F.22).
     """
 
     scope: Scope
@@ -102,6 +103,7 @@ class StepOptions(Value, frozen=True, kw_only=True):
     refresh: RefreshOptions = RefreshOptions()
     estimator: EstimatorSpec = EstimatorSpec()
     estimator_kind: str | None = None
+    tools_digest: str | None = None
 
 
 class Provenance(Value, frozen=True):
