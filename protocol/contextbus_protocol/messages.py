@@ -25,6 +25,7 @@ from contextbus_protocol.package import Decision
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import (
     Candidate,
+    EstimatorSpec,
     Scope,
     SourceKind,
     SourceResult,
@@ -134,6 +135,7 @@ class AppendMessages(Command, frozen=True, kw_only=True, tag="append-messages"):
     """Add source messages to a run's history (client to selection)."""
 
     scope: Scope
+    estimator: EstimatorSpec = EstimatorSpec()
     history: NewMessages
 
 
@@ -297,7 +299,6 @@ class HistoryFact(Value, frozen=True, kw_only=True):
     messages: tuple[ChatMessage, ...] = ()
     chain: str = ""
     count: int = 0
-    user_text: str = ""
 
 
 class Place(Message, frozen=True, kw_only=True, tag="place"):
@@ -309,6 +310,8 @@ class Place(Message, frozen=True, kw_only=True, tag="place"):
     decision: Decision
     results: tuple[SourceResult, ...] = ()
     query: str = ""
+    user_text: str = ""
+    active_task_id: str | None = None
     host_request: bool = False
     working_memory: WorkingMemoryInput | None = None
     erasures: int = 0
