@@ -13,7 +13,6 @@ import secrets
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -27,32 +26,16 @@ from contextbus.runtime.connection_errors import (
     InvalidMessageError,
     NoRespondersError,
     OverloadedError,
-    PayloadTooLargeError,
 )
-from contextbus.runtime.nats_client import Client, Delivery, Handler, step
+from contextbus.runtime.nats_client import Address, Client, Delivery, Handler
 from contextbus.runtime.subscription import Subscription
 
 BUFFER_BYTES = 8 * 1024 * 1024
 CONNECT_SECONDS = 5.0
-LONGEST_CONTROL_LINE = 3_800
 RECONNECT_SECONDS = (0.1, 0.25)
 WATCH_SECONDS = 2.0
 
 _log = structlog.get_logger(__name__)
-
-
-class Address(Protocol):
-    """Where a server is and the secret that it asks for."""
-
-    @property
-    def url(self) -> str:
-        """One URL, or several with commas between."""
-        ...
-
-    @property
-    def token(self) -> str:
-        """The secret."""
-        ...
 
 
 class Connection:
@@ -120,33 +103,8 @@ class Connection:
             PayloadTooLargeError: Payload and headers exceed what the server takes.
             InvalidMessageError: Subject, reply address or a header is malformed.
         """
-        client = self._client
-        if client is None or not client.usable:
-            raise DisconnectedError(f"not sent: {self._reason}")
-        size = len(data)
-        if headers:
-            size += 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
-        # nats-py looks at the payload alone, and the server cuts off who sends more.
-        if size > client.max_payload:
-            raise PayloadTooLargeError(
-                f"a message of {size} bytes, headers included, exceeds the {client.max_payload} "
-                "bytes that the server takes: store it as a blob and send its digest"
-            )
-        if len(subject) + len(reply) > LONGEST_CONTROL_LINE:
-            raise InvalidMessageError(
-                f"subject and reply address exceed {LONGEST_CONTROL_LINE} characters"
-            )
-        # A publish into a full buffer would wait, and could not be cancelled.
-        if client.pending_data_size + size > self._buffer_bytes:
-            raise OverloadedError(f"not sent: {self._buffer_bytes} bytes already wait to be sent")
-        try:
-            sent = step(client.publish(subject, data, reply, dict(headers) if headers else None))
-        except nats.errors.ConnectionClosedError:
-            sent = False
-        except nats.errors.Error as error:
-            raise InvalidMessageError(f"malformed message: {type(error).__name__}") from error
-        if not sent:
-            raise DisconnectedError("not sent: the connection is closing")
+        client = self._usable()
+        client.push(subject, data, reply, headers, self._buffer_bytes)
 
     async def publish(
         self,
@@ -255,9 +213,7 @@ class Connection:
             DisconnectedError: The connection is gone.
             TimeoutError: The server did not confirm in time.
         """
-        client = self._client
-        if client is None or not client.usable:
-            raise DisconnectedError(f"not flushed: {self._reason}")
+        client = self._usable()
         if not await client.answers(seconds):
             if client.usable:
                 raise TimeoutError("the server did not confirm in time")
@@ -367,11 +323,19 @@ class Connection:
         self._call(self._reconnected)
 
     async def _explain(self) -> None:
-        """Ask the server's keeper whether it is gone for good."""
-        if self._lost is not None:
-            reason = await anyio.to_thread.run_sync(self._lost)
-            if reason is not None:
-                self._reason = reason
+        """Ask whether the server is gone for good."""
+        if self._lost is None:
+            return
+        try:
+            reason: str | None = await anyio.to_thread.run_sync(self._lost)
+            self._reason = reason or self._reason
+        except Exception as error:  # the next attempt asks again
+            _log.info("nats_reconnect_unexplained", name=self.name, error=type(error).__name__)
+
+    def _usable(self) -> Client:
+        if self._client is None or not self._client.usable:
+            raise DisconnectedError(f"not sent: {self._reason}")
+        return self._client
 
     def _call(self, callbacks: list[Callable[[], None]]) -> None:
         for callback in callbacks:

@@ -74,7 +74,7 @@ class Server:
 
     @property
     def durability(self) -> str:
-        """When an acknowledged message is on disk: `fsync`, at once; `interval`, within two minutes.
+        """When a message is on disk: `fsync`, when acknowledged; `interval`, in two minutes.
 
         An attached process gets what the owner chose.
         """
@@ -102,8 +102,8 @@ class Server:
         if descriptor is not None:
             self._folder.release(descriptor)
         return (
-            f"the process that owned the nats-server of {self.folder} has ended, and its server with "
-            "it: open the bus again, which starts the server anew"
+            f"the process that owned the nats-server of {self.folder} has ended, and its server "
+            "with it: open the bus again, which starts the server anew"
         )
 
 

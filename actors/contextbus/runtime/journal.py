@@ -1,7 +1,7 @@
 """The journal: what the append algorithm and the readers ask of the store, one attempt at a time.
 
-Outcomes are values: whatever can race is decided by a pure state machine, and this is what it drives.
-Nothing in here tries again.
+Outcomes are values: whatever can race is decided by a pure state machine, and this is what it
+drives.  Nothing in here tries again.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Page(msgspec.Struct, frozen=True):
 class Journal(Protocol):
     """The store of commits, blobs and memory records.
 
-    `append` and `put` send when they are called; awaiting waits for the acknowledgement.  So blobs and
-    a commit can leave in one flush, with no task each.  The other methods act when awaited.
+    `append` and `put` send when they are called; awaiting waits for the acknowledgement.  So blobs
+    and a commit can leave in one flush, with no task each.  The other methods act when awaited.
     """
 
     def append(

@@ -138,6 +138,8 @@ class JetStreamJournal:
 
     async def erase(self, subject: str, sequence: int) -> bool | Refused | Unanswered:
         """Overwrite a message on disk and remove it; False if the subject has no such message."""
+        if sequence < 1:
+            return False
         stream = find_stream(subject)
         body = msgspec.json.encode({"seq": sequence})
         found = await self._ask(f"$JS.API.STREAM.MSG.GET.{stream}", body, _read_message)

@@ -11,21 +11,44 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import nats.aio.client
+import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from contextbus.runtime.connection_errors import (
+    DisconnectedError,
+    InvalidMessageError,
+    OverloadedError,
+    PayloadTooLargeError,
+)
+
 Handler = Callable[[str, str, Mapping[str, str], bytes], None]
 """Takes subject, reply address ("" for none), headers, payload; hands over and never blocks."""
 
+LONGEST_CONTROL_LINE = 3_800
 NO_HEADERS: Mapping[str, str] = {}
 PING_SECONDS = 5
 CLOSE_SECONDS = 1.0
 
 _log = structlog.get_logger(__name__)
+
+
+class Address(Protocol):
+    """Where a server is and the secret that it asks for."""
+
+    @property
+    def url(self) -> str:
+        """One URL, or several with commas between."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The secret."""
+        ...
 
 
 class Delivery(asyncio.Future[Msg]):
@@ -81,7 +104,7 @@ class Client(nats.aio.client.Client):
         super().__init__()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failure: Exception | None = None
-        self._pings: set[asyncio.Task[float]] = set()
+        self._pings: set[asyncio.Task[None]] = set()
 
     @property
     def usable(self) -> bool:
@@ -134,18 +157,65 @@ class Client(nats.aio.client.Client):
         text = f"{type(cause).__name__}: {cause}" if cause else f"no answer in {seconds:g} seconds"
         raise ConnectionError(text) from cause
 
+    def push(
+        self,
+        subject: str,
+        data: bytes,
+        reply: str,
+        headers: Mapping[str, str] | None,
+        buffer_bytes: int,
+    ) -> None:
+        """Send a message without waiting, or say why not; see `Connection.send`."""
+        size = len(data)
+        if headers:
+            size += 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+        # nats-py looks at the payload alone, and the server cuts off who sends more.
+        if size > self.max_payload:
+            raise PayloadTooLargeError(
+                f"a message of {size} bytes, headers included, exceeds the {self.max_payload} "
+                "bytes that the server takes: store it as a blob and send its digest"
+            )
+        if len(subject) + len(reply) > LONGEST_CONTROL_LINE:
+            raise InvalidMessageError(
+                f"subject and reply address exceed {LONGEST_CONTROL_LINE} characters"
+            )
+        # A publish into a full buffer would wait, and could not be cancelled.
+        if self.pending_data_size + size > buffer_bytes:
+            raise OverloadedError(f"not sent: {buffer_bytes} bytes already wait to be sent")
+        try:
+            sent = _step(self.publish(subject, data, reply, dict(headers) if headers else None))
+        except nats.errors.ConnectionClosedError:
+            sent = False
+        except nats.errors.Error as error:
+            raise InvalidMessageError(f"malformed message: {type(error).__name__}") from error
+        if not sent:
+            raise DisconnectedError("not sent: the connection is closing")
+
     async def answers(self, seconds: float) -> bool:
-        """Ask the server for a sign of life; also proves that all sent before has arrived.
+        """Ask the server for a sign of life; also proves that it has all that was sent before.
 
         nats-py ends its read loop when the answer to a ping comes after its caller gave up, so the
         ping is never given up: it is left to itself until it is answered or the client is gone.
         """
-        ping = asyncio.ensure_future(self.rtt(3600))
+        ping = asyncio.ensure_future(self._confirm())
         self._pings.add(ping)
         ping.add_done_callback(self._forget_ping)
         signs: set[asyncio.Future[Any]] = {ping, self.gone}
         await asyncio.wait(signs, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return ping.done() and not ping.cancelled() and ping.exception() is None
+
+    async def unlisten(self, subscription: Subscription, seconds: float) -> None:
+        """End a subscription; what the server gave out before it knew is still delivered.
+
+        nats-py's own drain takes the subscription away when its ping, which overtakes what waits
+        to be sent, is answered, and drops what the server gives out until it knows.
+        """
+        number = next((n for n, held in self._subs.items() if held is subscription), None)
+        if number is None or not self.usable:
+            return
+        await self._send_unsubscribe(number)
+        await self.answers(seconds)
+        self._remove_sub(number)
 
     async def finish(self) -> None:
         """Close, sending what is still buffered if the server takes it within a second."""
@@ -178,6 +248,14 @@ class Client(nats.aio.client.Client):
         self._lose()
         await super()._close(status, do_cbs)
 
+    async def _confirm(self) -> None:
+        # nats-py writes a ping at once, in front of what waits to be sent: let that go first.
+        if self._pending_data_size > 0 and self._flush_queue is not None:
+            flushed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            await self._flush_queue.put(flushed)
+            await flushed
+        await self.rtt(3600)
+
     async def _note(self, error: Exception) -> None:
         self.failure = error
         _log.warning("nats_error", error=type(error).__name__)
@@ -186,12 +264,12 @@ class Client(nats.aio.client.Client):
         if not self.gone.done():
             self.gone.set_result(None)
 
-    def _forget_ping(self, ping: asyncio.Task[float]) -> None:
+    def _forget_ping(self, ping: asyncio.Task[None]) -> None:
         self._pings.discard(ping)
         _retrieve(ping)
 
 
-def step(sending: Coroutine[Any, Any, object]) -> bool:
+def _step(sending: Coroutine[Any, Any, object]) -> bool:
     """Run a publish in one step, as it does while there is room; False if it wanted to wait."""
     try:
         sending.send(None)
