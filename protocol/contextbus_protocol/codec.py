@@ -1,0 +1,156 @@
+"""Bytes to messages and commits, and back.
+
+Messages travel as msgpack, or as JSON for whoever asks in JSON.  Commits and blobs are JSON bytes in deterministic
+order; a digest is always over those bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from contextbus_protocol import upcast
+from contextbus_protocol.errors import (
+    ContextBusError,
+    InvalidRequestError,
+    InvalidTypeError,
+    UnsupportedVersionError,
+)
+from contextbus_protocol.events import AnyEvent, Commit, UnknownEvent
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.subjects import Part
+from contextbus_protocol.values import Value
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
+COMMIT_VERSION: Final = 1
+
+T = TypeVar("T")
+
+_json = msgspec.json.Encoder(order="deterministic")
+_msgpack = msgspec.msgpack.Encoder(order="deterministic")
+_json_messages: msgspec.json.Decoder[AnyMessage] = msgspec.json.Decoder(AnyMessage)
+_msgpack_messages: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+_events: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+class _Tag(msgspec.Struct, frozen=True):
+    type: str
+
+
+class _Envelope(Value, frozen=True, kw_only=True):
+    """A commit whose events are still bytes, so that one unknown event cannot hide the others."""
+
+    version: int
+    tenant: str
+    run: str
+    part: Part
+    command: str
+    command_digest: str
+    attempt: int
+    engine: str
+    policy: int
+    previous: str
+    at: int
+    events: tuple[msgspec.Raw, ...]
+
+
+_envelopes: msgspec.json.Decoder[_Envelope] = msgspec.json.Decoder(_Envelope)
+_tags: msgspec.json.Decoder[_Tag] = msgspec.json.Decoder(_Tag)
+
+
+def encode_json(value: object) -> bytes:
+    """JSON bytes in deterministic order; the form that digests are taken of.
+
+    Raises:
+        InvalidTypeError: the value holds a lone surrogate or a type that JSON has not.
+    """
+    try:
+        return _json.encode(value)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as exc:
+        raise InvalidTypeError(f"not encodable as JSON: {type(exc).__name__}") from None
+
+
+def decode_json(data: bytes | str, type_: type[T]) -> T:
+    """Read a value of a type from JSON.
+
+    Raises:
+        InvalidTypeError: the bytes are not JSON of that type; the message names the place, not the content.
+    """
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidTypeError(f"not a {type_.__name__}: {exc}") from None
+
+
+def encode_message(message: AnyMessage, content_type: str = MSGPACK) -> bytes:
+    """Bytes of a message for the wire.
+
+    Raises:
+        InvalidTypeError: the message holds a lone surrogate.
+    """
+    encoder = _json if content_type == JSON else _msgpack
+    try:
+        return encoder.encode(message)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as exc:
+        raise InvalidTypeError(f"not encodable: {type(exc).__name__}") from None
+
+
+def decode_message(data: bytes, content_type: str = MSGPACK) -> AnyMessage:
+    """Read a message from the wire.
+
+    Raises:
+        InvalidRequestError: the bytes are no message of ours; the text names the place, not the content.
+    """
+    try:
+        if content_type == JSON:
+            return _json_messages.decode(data)
+        return _msgpack_messages.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+        raise InvalidRequestError(f"not a message of this protocol: {exc}") from None
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """Bytes of a commit as the log stores them."""
+    events = tuple(msgspec.Raw(e.data.encode()) if isinstance(e, UnknownEvent) else e for e in commit.events)
+    fields = {name: getattr(commit, name) for name in _Envelope.__struct_fields__}
+    fields["events"] = tuple(e if isinstance(e, msgspec.Raw) else msgspec.Raw(_json.encode(e)) for e in events)
+    return encode_json(_Envelope(**fields))
+
+
+def decode_commit(data: bytes) -> Commit:
+    """Read a commit; events of older versions are lifted, unknown ones kept as they are (B74).
+
+    Raises:
+        UnsupportedVersionError: a newer release wrote the commit in a form we cannot read.
+        InvalidTypeError: the bytes are damaged.
+    """
+    try:
+        envelope = _envelopes.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidTypeError(f"damaged commit: {exc}") from None
+    if envelope.version > COMMIT_VERSION:
+        raise UnsupportedVersionError(
+            f"commit version {envelope.version} is newer than this release reads ({COMMIT_VERSION}); upgrade contextbus"
+        )
+    fields = {name: getattr(envelope, name) for name in _Envelope.__struct_fields__}
+    fields["events"] = tuple(_decode_event(bytes(raw), envelope.version) for raw in envelope.events)
+    return Commit(**fields)
+
+
+def _decode_event(raw: bytes, version: int) -> AnyEvent | UnknownEvent:
+    raw = upcast.lift_event(raw, version)
+    try:
+        return _events.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        try:
+            tag = _tags.decode(raw).type
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            tag = ""
+        return UnknownEvent(name=tag, data=raw.decode())
+
+
+def describe(error: ContextBusError) -> str:
+    """One line for a log: code and type, no content."""
+    return f"{type(error).__name__}({error.code})"

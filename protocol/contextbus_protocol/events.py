@@ -1,0 +1,266 @@
+"""Events: facts of a run, and the commit that stores them.
+
+A commit is one message of the log: an ordered list of events, in the log as a whole or not at all.  Events hold
+ids, digests and counts, never retrieved or conversation content (D.D.25).  Tags are never reused; the types only
+grow by optional fields.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from contextbus_protocol.chat import Role
+from contextbus_protocol.package import (
+    BudgetSummary,
+    CachePrefixCause,
+    CountFact,
+    EntryKind,
+    EntryReason,
+    Fallback,
+    PlacementSummary,
+    RefreshReason,
+)
+from contextbus_protocol.subjects import Part
+from contextbus_protocol.values import (
+    EstimatorSpec,
+    Scope,
+    SourceKind,
+    SourceStatus,
+    StepOptions,
+    Usage,
+    Value,
+)
+from contextbus_protocol.working_memory import WorkingMemoryPatch, WorkingMemorySnapshot
+
+
+class Event(
+    msgspec.Struct,
+    frozen=True,
+    rename="camel",
+    omit_defaults=True,
+    tag_field="type",
+    kw_only=True,
+):
+    """Base of all events."""
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
+    """The run exists; its scope is pinned for good (D.K.2), and so is what it counts with (D.M.1)."""
+
+    scope: Scope
+    estimator: EstimatorSpec
+
+
+class MessageFact(Value, frozen=True):
+    """One source message: its digest, its cost in eighteenths of a token (D.M.4) and its role."""
+
+    digest: str
+    eighteenths: int
+    role: Role = "user"
+
+
+class MessagesAppended(Event, frozen=True, kw_only=True, tag="messages-appended"):
+    """Source messages joined the history behind message ``start`` (zero-based).
+
+    ``chain`` is the chain digest after them; the texts are in the blob ``inputs``.
+    """
+
+    start: int
+    messages: tuple[MessageFact, ...]
+    chain: str
+    inputs: str
+
+
+class HistoryReplaced(Event, frozen=True, kw_only=True, tag="history-replaced"):
+    """The host handed over another history: the first ``keep`` source messages stay."""
+
+    keep: int
+
+
+class SourceFact(Value, frozen=True, kw_only=True):
+    """What came of asking one source."""
+
+    source: str
+    kind: SourceKind
+    required: bool = False
+    status: SourceStatus
+    offered: int = 0
+    truncated: int = 0
+    error: str | None = None
+    origin_code: str | None = None
+    origin_type: str | None = None
+
+
+class EntryFact(Value, frozen=True, kw_only=True):
+    """One entry of the manifest as a fact: no query, but the score that ranked it."""
+
+    source: str
+    kind: EntryKind
+    record_id: str
+    digest: str
+    tokens: int
+    selected: bool
+    reason: EntryReason
+    score: float | None = None
+    revision: int | None = None
+    mandatory: bool = False
+
+
+class WorkingMemoryUsed(Value, frozen=True):
+    """The state of the working memory that a step is of."""
+
+    sequence: int
+    revision: int
+    digest: str
+
+
+class BlockFact(Value, frozen=True):
+    """One block of a package: the digest of its message and its cost in eighteenths of a token (D.M.4)."""
+
+    placement: Literal["append", "ephemeral-tail"]
+    digest: str
+    eighteenths: int
+
+
+class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
+    """A step has its package.
+
+    ``package`` refers to the blob that holds offers and package, ``package_digest`` is over the package's bytes,
+    ``inputs`` refers to the blob of the commit's new messages.  ``counts`` is filled for tokenizers only.
+    Entries too many for a commit are in the blob ``facts``; then ``entries`` holds the selected ones alone.
+    """
+
+    step: int
+    refresh: RefreshReason
+    pass_: int = msgspec.field(name="pass")
+    host_request: bool = False
+    options: StepOptions
+    sources: tuple[SourceFact, ...] = ()
+    query_digest: str | None = None
+    query_length: int = 0
+    working_memory: WorkingMemoryUsed | None = None
+    active_task_id: str | None = None
+    budget: BudgetSummary
+    entries: tuple[EntryFact, ...] = ()
+    facts: str | None = None
+    counts: tuple[CountFact, ...] = ()
+    blocks: tuple[BlockFact, ...] = ()
+    placement: PlacementSummary
+    cache_prefix_changed: bool
+    cache_prefix_cause: CachePrefixCause | None = None
+    fallback: Fallback | None = None
+    count: int
+    chain: str
+    inputs: str | None = None
+    manifest_digest: str
+    package_digest: str
+    package: str
+    erasures: int = 0
+
+
+class StepFailed(Event, frozen=True, kw_only=True, tag="step-failed"):
+    """A step could not be compiled; it consumed nothing and its command may be retried."""
+
+    step: int
+    code: str
+    required_tokens: int | None = None
+    available_tokens: int | None = None
+    origin: str | None = None
+    origin_code: str | None = None
+    origin_type: str | None = None
+    sources: tuple[SourceFact, ...] = ()
+
+
+class CallSucceeded(Event, frozen=True, kw_only=True, tag="call-succeeded"):
+    """The model call of a step succeeded: its append block joins the history (D.F.13)."""
+
+    step: int
+    usage: Usage | None = None
+    finish_reason: str | None = None
+
+
+class CallFailed(Event, frozen=True, kw_only=True, tag="call-failed"):
+    """The model call of a step failed, was cancelled or overflowed: it leaves no placement (D.F.13)."""
+
+    step: int
+    status: Literal["failed", "cancelled", "overflow"]
+
+
+class RefreshRequested(Event, frozen=True, kw_only=True, tag="refresh-requested"):
+    """The host asked for a retrieval at the next step (D.G.5)."""
+
+
+class WorkingMemoryCreated(Event, frozen=True, kw_only=True, tag="working-memory-created"):
+    """The working memory exists."""
+
+    snapshot: WorkingMemorySnapshot
+
+
+class WorkingMemoryPatched(Event, frozen=True, kw_only=True, tag="working-memory-patched"):
+    """A patch was applied; ``revision`` is the one it produced."""
+
+    patch: WorkingMemoryPatch
+    revision: int
+    now: int
+
+
+class RecordErased(Event, frozen=True, kw_only=True, tag="record-erased"):
+    """A memory record was forgotten: the digests of its revisions are not learned again (D.K.24)."""
+
+    source: str
+    record_id: str
+    digests: tuple[str, ...]
+
+
+class RecordAllowed(Event, frozen=True, kw_only=True, tag="record-allowed"):
+    """The host allows forgotten digests to be remembered again."""
+
+    source: str
+    digests: tuple[str, ...]
+
+
+class UnknownEvent(Event, frozen=True, kw_only=True, tag="unknown-event"):
+    """An event of a newer release: kept as its JSON text, never interpreted, never an error (B74)."""
+
+    name: str
+    data: str
+
+
+AnyEvent = (
+    RunStarted
+    | MessagesAppended
+    | HistoryReplaced
+    | StepCompiled
+    | StepFailed
+    | CallSucceeded
+    | CallFailed
+    | RefreshRequested
+    | WorkingMemoryCreated
+    | WorkingMemoryPatched
+    | RecordErased
+    | RecordAllowed
+)
+
+
+class Commit(Value, frozen=True, kw_only=True):
+    """One message of the log.
+
+    ``previous`` is the digest of the bytes of the commit before on the same part, empty for the first: a hash
+    chain.  ``at`` is the clock reading that the command brought, in milliseconds since the epoch.
+    ``command_digest`` is over what the command asked for, so that a reused id is noticed.
+    """
+
+    version: int
+    tenant: str
+    run: str
+    part: Part
+    command: str
+    command_digest: str
+    attempt: int
+    engine: str
+    policy: int
+    previous: str
+    at: int
+    events: tuple[AnyEvent | UnknownEvent, ...]

@@ -1,0 +1,180 @@
+"""Values that commands, events and packages are made of.
+
+All are frozen and serialise with camelCase field names (D.D.22).  Optional fields are absent on the wire
+when unknown, never null (D.D.2).  Token counts are integers in tokens unless a name ends in ``_eighteenths``.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+import msgspec
+
+SourceKind = Literal["memory", "rag", "transcript", "skills"]
+SOURCE_KINDS: tuple[SourceKind, ...] = ("memory", "rag", "transcript", "skills")
+
+MAX_SAFE_INTEGER = 2**53 - 1
+
+
+class Value(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base of all values: frozen, camelCase on the wire, defaults absent."""
+
+
+class Scope(Value, frozen=True):
+    """Whose data a run may read (D.K.4); at least one field is set where data is read."""
+
+    user_id: str | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
+    actor_id: str | None = None
+    chat_id: str | None = None
+
+
+class Model(Value, frozen=True):
+    """The model of a call: ``context_window`` and ``max_output_tokens`` in tokens (D.B.2)."""
+
+    provider: str
+    model_id: str
+    context_window: int
+    max_output_tokens: int
+
+
+class Shares(Value, frozen=True):
+    """Weights of the four kinds; they are normalised by their sum (D.B.11)."""
+
+    memory: float = 0.35
+    rag: float = 0.40
+    transcript: float = 0.15
+    skills: float = 0.10
+
+
+class ContextBudget(Value, frozen=True):
+    """How much context a step may add: ``min(ratio x room, max_tokens)`` tokens (D.B.4, D.U.1)."""
+
+    ratio: float = 0.25
+    max_tokens: int = 8192
+    working_memory_tokens: int = 2048
+    shares: Shares = Shares()
+
+
+class RefreshOptions(Value, frozen=True):
+    """When a run retrieves again (D.G.5, D.U.2)."""
+
+    min_steps: int = 4
+    max_passes: int = 8
+    candidates_per_source: int = 16
+
+
+class EstimatorSpec(Value, frozen=True):
+    """Which counter a step uses (D.M.2, D.D.11).
+
+    ``factor`` is in ten-thousandths: 10000 leaves counts as they are (D.M.5).
+    """
+
+    kind: Literal["heuristic", "tokenizer"] = "heuristic"
+    name: str = "classes"
+    version: int = 1
+    factor: int = 10_000
+    calibrated: bool = False
+
+
+class SourceSpec(Value, frozen=True):
+    """A source as a run knows it: its id, the kind that picks its share, and whether a step needs it."""
+
+    id: str
+    kind: SourceKind
+    required: bool = False
+
+
+class StepOptions(Value, frozen=True, kw_only=True):
+    """What a step is compiled for and with; recorded with the step, so that it can be computed again.
+
+    ``overhead_tokens`` counts tool schemas, output schema and framing (D.B.3).  ``scope`` lies within the run's
+    pinned one.  ``estimator_kind`` only labels the manifest (D.M.16).  ``tools_digest`` is over the tool definitions,
+    as far as given (D.F.22).
+    """
+
+    scope: Scope
+    model: Model
+    overhead_tokens: int = 0
+    sources: tuple[SourceSpec, ...] = ()
+    budget: ContextBudget = ContextBudget()
+    refresh: RefreshOptions = RefreshOptions()
+    estimator: EstimatorSpec = EstimatorSpec()
+    estimator_kind: str | None = None
+    tools_digest: str | None = None
+
+
+class Provenance(Value, frozen=True):
+    """Where a record comes from; a label only, it grants nothing (D.E.17)."""
+
+    origin: str | None = None
+    source_kinds: tuple[str, ...] = ()
+
+
+class Candidate(Value, frozen=True):
+    """One record that a source offers (D.K.17).
+
+    ``digest`` is ``sha256:`` and the lowercase hex of the UTF-8 text (D.K.18); ``tokens``, if given, is the
+    source's own count of the text.
+    """
+
+    record_id: str
+    text: str
+    score: float
+    digest: str
+    revision: int | None = None
+    tokens: int | None = None
+    provenance: Provenance | None = None
+    mandatory: bool = False
+    query: str | None = None
+    match: str | None = None
+
+
+class SourceStatus(enum.Enum):
+    """What came of asking a source (D.Y.6)."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class SourceResult(Value, frozen=True):
+    """A source's answer as selection uses it: merged in source order, cut to the limit (D.C.16).
+
+    ``error`` is a short code without content, set only when failed (D.D.8).  ``truncated`` counts candidates
+    beyond the limit.  ``origin_code`` and ``origin_type`` name what the source raised.
+    """
+
+    source: str
+    kind: SourceKind
+    status: SourceStatus = SourceStatus.OK
+    candidates: tuple[Candidate, ...] = ()
+    required: bool = False
+    error: str | None = None
+    truncated: int = 0
+    origin_code: str | None = None
+    origin_type: str | None = None
+
+
+class PlacedEntry(Value, frozen=True):
+    """A record that an earlier package of the run placed; no text (D.H.4)."""
+
+    source: str
+    record_id: str
+    digest: str
+    step: int
+    pass_: int = msgspec.field(name="pass")
+    tokens: int
+    revision: int | None = None
+    mandatory: bool = False
+
+
+class Usage(Value, frozen=True):
+    """Token usage as a provider reports it, in tokens."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
