@@ -10,13 +10,11 @@ import msgspec
 from contextbus.core.budget import usable_input_tokens
 from contextbus.core.compile import ContextInput, decide
 from contextbus.core.estimate import Estimator
-from contextbus.core.history import make_query
+from contextbus.core.history import digest_message, make_query
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.run import RunState, append_messages, keep_messages
-from contextbus.core.working_memory import active_task
+from contextbus.core.working_memory_items import active_task
 from contextbus_protocol import digests
-from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.codec import encode_json
 from contextbus_protocol.errors import ConflictError, InvalidRequestError
 from contextbus_protocol.events import HistoryReplaced, MessageFact, MessagesAppended, RunStarted
 from contextbus_protocol.messages import HistoryFact, NewMessages
@@ -44,11 +42,6 @@ class StepPlan(msgspec.Struct, frozen=True):
     active_task_id: str | None
 
 
-def digest_message(message: ChatMessage) -> str:
-    """The digest of a source message, over its JSON bytes in deterministic order."""
-    return digests.digest_bytes(encode_json(message))
-
-
 def take_messages(
     state: RunState, new: NewMessages, scope: Scope, estimator: Estimator
 ) -> tuple[RunState, HistoryFact]:
@@ -62,9 +55,7 @@ def take_messages(
         InvalidRequestError: the messages do not give the chain digest that the client names.
     """
     history = state.history
-    facts = tuple(
-        MessageFact(digest_message(m), estimator.message(m), m.role) for m in new.messages
-    )
+    facts = tuple(MessageFact(digest_message(m), estimator.message(m), m.role) for m in new.messages)
     keep = new.keep
     if not 0 <= keep <= history.count:
         raise ConflictError("the run's history is shorter than the client's; read the run again")
@@ -94,7 +85,7 @@ def take_messages(
 def _known_prefix(state: RunState, keep: int, facts: tuple[MessageFact, ...]) -> int:
     """How many of the messages the run already has behind the first ``keep``."""
     known = state.history.count - keep
-    chain = state.history.chain_at(keep)
+    chain = state.history.keep(keep).chain
     for fact in facts[:known]:
         chain = digests.extend_chain(chain, fact.digest)
     if known > len(facts) or chain != state.history.chain:
@@ -190,10 +181,7 @@ def decide_step(
         InvalidRequestError: a required source failed (D.G.28).
     """
     if plan.refresh.skipped:
-        results = tuple(
-            SourceResult(s.id, s.kind, SourceStatus.SKIPPED, required=s.required)
-            for s in options.sources
-        )
+        results = tuple(SourceResult(s.id, s.kind, SourceStatus.SKIPPED, required=s.required) for s in options.sources)
     return decide(step_input(state, plan, options, tuple(results), snapshot), estimator)
 
 

@@ -100,8 +100,8 @@ def list_items(snapshot: WorkingMemorySnapshot) -> tuple[MemoryItem, ...]:
     for hypothesis in _in_fill_order(snapshot.hypotheses, [h.status for h in snapshot.hypotheses], _HYPOTHESES):
         line = _line(hypothesis, hypothesis.status)
         items.append(_make(f"hypothesis/{hypothesis.id}", hypothesis.revision, "hypotheses", line))
-    for seen in sorted(snapshot.observations, key=lambda item: (-item.revision, item.id)):
-        items.append(_make(f"observation/{seen.id}", seen.revision, "observations", _line(seen)))
+    newest_first = sorted(snapshot.observations, key=lambda item: (-item.revision, item.id))
+    items.extend(_make(f"observation/{o.id}", o.revision, "observations", _line(o)) for o in newest_first)
     return tuple(items)
 
 
