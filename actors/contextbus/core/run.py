@@ -150,9 +150,7 @@ def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> 
     )
 
 
-def fold_event(
-    state: RunState, event: AnyEvent | UnknownEvent, sequence: int, digest: str, command: str
-) -> RunState:
+def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, digest: str, command: str) -> RunState:
     """The state after one event; events of other parts and unknown ones change nothing."""
     replace = msgspec.structs.replace
     match event:
@@ -204,14 +202,10 @@ def append_messages(state: RunState, event: MessagesAppended) -> RunState:
         if fact.role != "system" or system_count != index:
             break
         system_count += 1
-    return msgspec.structs.replace(
-        state, history=state.history.append_facts(event.messages), system_count=system_count
-    )
+    return msgspec.structs.replace(state, history=state.history.append_facts(event.messages), system_count=system_count)
 
 
-def _fold_step(
-    state: RunState, event: StepCompiled, sequence: int, digest: str, command: str
-) -> RunState:
+def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str, command: str) -> RunState:
     block = next((b for b in event.blocks if b.placement == "append"), None)
     entries = tuple(
         PlacedEntry(
@@ -253,9 +247,7 @@ def _fold_step(
         last_refresh_step=event.step if retrieved else state.last_refresh_step,
         last_active_task=event.active_task_id if retrieved else state.last_active_task,
         refused_task=(event.active_task_id,) if limited else () if retrieved else state.refused_task,
-        refresh_requested=False
-        if retrieved or limited
-        else state.refresh_requested or event.host_request,
+        refresh_requested=False if retrieved or limited else state.refresh_requested or event.host_request,
     )
 
 

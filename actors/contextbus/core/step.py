@@ -62,9 +62,7 @@ def take_messages(
         InvalidRequestError: the messages do not give the chain digest that the client names.
     """
     history = state.history
-    facts = tuple(
-        MessageFact(digest_message(m), estimator.message(m), m.role) for m in new.messages
-    )
+    facts = tuple(MessageFact(digest_message(m), estimator.message(m), m.role) for m in new.messages)
     keep = new.keep
     if not 0 <= keep <= history.count:
         raise ConflictError("the run's history is shorter than the client's; read the run again")
@@ -190,10 +188,7 @@ def decide_step(
         InvalidRequestError: a required source failed (D.G.28).
     """
     if plan.refresh.skipped:
-        results = tuple(
-            SourceResult(s.id, s.kind, SourceStatus.SKIPPED, required=s.required)
-            for s in options.sources
-        )
+        results = tuple(SourceResult(s.id, s.kind, SourceStatus.SKIPPED, required=s.required) for s in options.sources)
     return decide(step_input(state, plan, options, tuple(results), snapshot), estimator)
 
 
