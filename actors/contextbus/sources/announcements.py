@@ -108,10 +108,9 @@ async def announce(
         InvalidRequestError: a worker of the same source announces something else (D.K.23).
     """
     own = announcement(tenant, source)
-    endpoint = Endpoint(
-        name="query", subject=subjects.query(tenant, source.id), queue_group=subjects.encode_name(source.id)
-    )
-    name = f"source-{subjects.encode_name(source.id).replace('=', '_')}"
+    queue = subjects.encode_name(source.id)
+    endpoint = Endpoint(name="query", subject=subjects.query(tenant, source.id), queue_group=queue)
+    name = f"source-{queue.replace('=', '_')}"
     service = Service(
         name, version, description=f"source of kind {source.kind}", endpoints=(endpoint,), metadata=own.metadata
     )

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.to_thread
 
 from contextbus.runtime.journal import Journal
 from contextbus.sources.database import MEMORY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -124,12 +125,12 @@ class MemoryFeed:
                 await anyio.sleep(STALE_SECONDS)
                 continue
             events = [event for record in page.records for event in self._erasures.events_of(record)]
-            last = page.records[-1].sequence
-            erased = await anyio.to_thread.run_sync(lambda: self._index.apply_erasures(events, after=mark, mark=last))
+            apply = partial(self._index.apply_erasures, events, after=mark, mark=page.records[-1].sequence)
+            erased = await anyio.to_thread.run_sync(apply)
             for record_id in erased:
                 # Whoever committed the tombstone may have died before all was erased.
                 await memory_log.erase_all(self._journal, subjects.memory(self._tenant, self._source, record_id))
-        raise DeadlineExceededError("the erasures cannot be read to their end; the server may be catching up")
+        raise DeadlineExceededError("the erasures cannot be read to their end; try again")
 
     async def _follow_records(self, seen: int) -> Marks:
         stale = 0
@@ -146,9 +147,7 @@ class MemoryFeed:
                 continue
             stale += 1
             if stale > STALE_ATTEMPTS:
-                raise DeadlineExceededError(
-                    "the memory stream cannot be read to its end; the server may be catching up"
-                )
+                raise DeadlineExceededError("the memory stream cannot be read to its end; try again")
             await anyio.sleep(STALE_SECONDS)
 
     async def _apply(self, page: Page, after: int) -> None:

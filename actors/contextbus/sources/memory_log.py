@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -59,8 +60,7 @@ async def read_all(journal: Journal, subject: str, *, after: int = 0) -> AsyncGe
     """The messages of a subject or pattern behind a sequence, page by page."""
     more = True
     while more:
-        start = after
-        page = await insist(lambda: journal.read(subject, after=start))
+        page = await insist(partial(journal.read, subject, after=after))
         if not page.records:
             return
         yield page.records
@@ -88,7 +88,7 @@ async def erase_all(journal: Journal, subject: str) -> int:
         DeadlineExceededError: nobody answered.
     """
     count = 0
-    while sequences := await insist(lambda: journal.sequences(subject)):
+    while sequences := await insist(partial(journal.sequences, subject)):
         for sequence in sequences:
             count += await erase(journal, subject, sequence)
     return count

@@ -178,7 +178,7 @@ class Worker:
             return
         text = message.message if isinstance(message, ContextBusError) else "not a request that this subject takes"
         reply = ErrorReply(run="", command="", code="invalid_request", message=text)
-        self._start(self._reply, frame.reply, reply, frame.content_type)
+        self._reply(frame.reply, reply, frame.content_type)
 
     def _start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         if self._tasks is None or self._waiting >= MAX_WAITING:
@@ -209,13 +209,13 @@ class Worker:
                 origin_type=answer.origin_type,
             )
         try:
-            await self._reply(query.reply_to, answer, content_type)
+            self._reply(query.reply_to, answer, content_type)
         except PayloadTooLargeError:
             refused = Failed(
                 run=query.run, token=query.token, source=self.name, code="error", origin_code="payload_too_large"
             )
             _log.warning("source_failed", source=self.name, code="error", origin_code="payload_too_large")
-            await self._reply(query.reply_to, refused, content_type)
+            self._reply(query.reply_to, refused, content_type)
 
     async def _answer_request(self, request: AdminRequest, content_type: str) -> None:
         source = self._source
@@ -229,18 +229,18 @@ class Worker:
             _log.error("source_request_failed", source=self.name, error=type(exc).__name__)
             reply = _error_reply(request, InternalError(f"source {self.name!r} failed; see its log"))
         try:
-            await self._reply(request.reply_to, reply, content_type)
+            self._reply(request.reply_to, reply, content_type)
         except PayloadTooLargeError as exc:
-            await self._reply(request.reply_to, _error_reply(request, exc), content_type)
+            self._reply(request.reply_to, _error_reply(request, exc), content_type)
 
-    async def _reply(self, to: str, message: Offered | Failed | AdminReply | ErrorReply, content_type: str) -> None:
+    def _reply(self, to: str, message: Offered | Failed | AdminReply | ErrorReply, content_type: str) -> None:
         data = codec.encode_message(message, content_type)
         if len(data) > self._bus.longest:
             raise PayloadTooLargeError(
                 f"an answer of {len(data)} bytes is larger than the bus takes ({self._bus.longest}); ask for less"
             )
         try:
-            await self._bus.publish(to, data, content_type=content_type)
+            self._bus.publish(to, data, content_type=content_type)
         except BusUnavailableError:
             # Nothing is sent while disconnected; the deadline of whoever asked covers it.
             _log.warning("worker_answer_unsent", source=self.name)
