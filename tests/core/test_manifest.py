@@ -45,9 +45,8 @@ def answer(source: str, *candidates: Candidate, kind: SourceKind = "rag", **fiel
 
 
 def step(*results: SourceResult, **fields: Any) -> ContextInput:  # noqa: ANN401 - any field
-    return ContextInput(
-        **{"run_id": "run-1", "step": 4, "input_tokens": 100_000, "used_tokens": 50, "results": results, **fields}
-    )
+    base = ContextInput(run_id="run-1", step=4, input_tokens=100_000, used_tokens=50, results=results)
+    return msgspec.structs.replace(base, **fields)
 
 
 def plain(package: Package) -> dict[str, Any]:
