@@ -1,0 +1,130 @@
+"""The client's retry: one command until its answer, as a pure state machine (design: section 9).
+
+The command keeps its id over all attempts, so that asking again never has a second effect.  The client asks again
+when the time left and a second are over, at most three times, and at once when nobody serves the subject yet.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from contextbus_protocol.messages import AnyMessage, Command, ErrorReply
+
+ATTEMPTS: Final = 3
+GRACE_SECONDS: Final = 1.0
+ABSENT_WAIT_SECONDS: Final = 0.05
+LONGEST_ABSENT_WAIT_SECONDS: Final = 1.0
+RETRIED: Final = ("deadline_exceeded", "busy")
+REFUSED_WAIT_SECONDS: Final = 0.1
+
+
+class Transmit(msgspec.Struct, frozen=True):
+    """Send the command, and wake the machine after some seconds if nothing came."""
+
+    command: Command
+    wake_after: float
+
+
+class WakeAfter(msgspec.Struct, frozen=True):
+    """Send nothing; wake the machine after some seconds."""
+
+    seconds: float
+
+
+class Resolve(msgspec.Struct, frozen=True):
+    """The command is over: here is its answer."""
+
+    answer: AnyMessage
+
+
+Operation = Transmit | WakeAfter | Resolve | None
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """An answer came for the command."""
+
+    message: AnyMessage
+
+
+class Silent(msgspec.Struct, frozen=True):
+    """The time to wake came and no answer."""
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """Nobody serves the subject, or the bus is not connected: nothing was taken."""
+
+
+Outcome = Answered | Silent | Absent
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """Where the command stands; ``waiting`` says what the next ``Silent`` means."""
+
+    command: Command
+    waited: float = 0.0
+    absences: int = 0
+    waiting: Literal["answer", "server"] = "answer"
+    last_error: ErrorReply | None = None
+    done: bool = False
+
+
+def begin(command: Command) -> tuple[Asking, Operation]:
+    """Send a command for the first time."""
+    return Asking(command), Transmit(command, command.seconds_left + GRACE_SECONDS)
+
+
+def advance(state: Asking, outcome: Outcome) -> tuple[Asking, Operation]:
+    """Take what happened and say what to do; answers after the first change nothing."""
+    if state.done:
+        return state, None
+    match outcome:
+        case Answered(message):
+            if isinstance(message, ErrorReply) and message.code in RETRIED:
+                state = msgspec.structs.replace(state, last_error=message)
+                return _again(state, REFUSED_WAIT_SECONDS * 2**state.command.attempt)
+            return msgspec.structs.replace(state, done=True), Resolve(message)
+        case Silent():
+            if state.waiting == "server":
+                state = msgspec.structs.replace(state, waiting="answer")
+                return state, Transmit(state.command, state.command.seconds_left + GRACE_SECONDS)
+            return _again(state)
+        case Absent():
+            return _wait_for_server(state)
+
+
+def _again(state: Asking, wait: float = 0.0) -> tuple[Asking, Operation]:
+    if state.command.attempt >= ATTEMPTS:
+        answer = state.last_error or ErrorReply(
+            run=state.command.run,
+            command=state.command.command,
+            code="deadline_exceeded",
+            message=(
+                f"no answer after {ATTEMPTS} attempts; the same command id may be sent again without a second effect"
+            ),
+        )
+        return msgspec.structs.replace(state, done=True), Resolve(answer)
+    command = msgspec.structs.replace(state.command, attempt=state.command.attempt + 1)
+    if wait:
+        return msgspec.structs.replace(state, command=command, waiting="server"), WakeAfter(wait)
+    state = msgspec.structs.replace(state, command=command, waiting="answer")
+    return state, Transmit(command, command.seconds_left + GRACE_SECONDS)
+
+
+def _wait_for_server(state: Asking) -> tuple[Asking, Operation]:
+    """Nobody there: wait a little longer each time, as long as the command may take in all."""
+    allowed = (state.command.seconds_left + GRACE_SECONDS) * ATTEMPTS
+    wait = min(ABSENT_WAIT_SECONDS * 2**state.absences, LONGEST_ABSENT_WAIT_SECONDS)
+    if state.waited + wait > allowed:
+        answer = ErrorReply(
+            run=state.command.run,
+            command=state.command.command,
+            code="deadline_exceeded",
+            message="no actor serves this command; start one with `contextbus up` or `contextbus actor`",
+        )
+        return msgspec.structs.replace(state, done=True), Resolve(answer)
+    state = msgspec.structs.replace(
+        state, waited=state.waited + wait, absences=min(state.absences + 1, 16), waiting="server"
+    )
+    return state, WakeAfter(wait)
