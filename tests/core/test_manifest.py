@@ -50,7 +50,8 @@ def step(*results: SourceResult, **fields: Any) -> ContextInput:  # noqa: ANN401
 
 
 def plain(package: Package) -> dict[str, Any]:
-    return json.loads(msgspec.json.encode(package))
+    decoded: dict[str, Any] = json.loads(msgspec.json.encode(package))
+    return decoded
 
 
 SNAPSHOT = WorkingMemorySnapshot(
