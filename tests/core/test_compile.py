@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -26,6 +26,7 @@ from contextbus_protocol.values import (
     EstimatorSpec,
     PlacedEntry,
     Provenance,
+    SourceKind,
     SourceResult,
 )
 from contextbus_protocol.working_memory import Goal, Hypothesis, Observation, WorkingMemorySnapshot
@@ -203,6 +204,10 @@ def test_default_estimator_weighs_character_classes() -> None:
         {"results": (SourceResult("docs", "rag"), SourceResult("docs", "memory"))},
         {"restored": (SourceResult("docs", "rag"), SourceResult("docs", "rag"))},
         {"results": (SourceResult("working-memory", "memory"),)},
+        {"results": (SourceResult("", "memory"),)},
+        {"results": (SourceResult("docs\ud800", "memory"),)},
+        {"results": (SourceResult("docs", cast("SourceKind", "web")),)},
+        {"results": (SourceResult("docs", "rag", candidates=(cast("Candidate", {"recordId": "1"}),)),)},
         {"budget": ContextBudget(ratio=0)},
         {"step": -1},
         {"pass_": True},

@@ -390,5 +390,18 @@ def test_any_selection_keeps_its_sums(
     for kind, weight in weights.items():
         ranked = sum(e.tokens for e in optional if e.reason == "ranked" and e.kind == kind)
         assert ranked <= int(weight / sum(weights.values()) * rest)
-    left = rest - sum(e.tokens for e in optional)
-    assert all(e.tokens > left for e in records if e.reason == "over-budget")
+    if any(e.reason == "mandatory" for e in records) or context - manifest.budget.working_memory_tokens >= FRAME:
+        left = rest - sum(e.tokens for e in optional)
+        assert all(e.tokens > left for e in records if e.reason == "over-budget")
+    else:
+        assert not optional
+
+
+@pytest.mark.rule("D.B.17", "D.B.20")
+def test_b47_record_that_costs_nothing_brings_no_block_that_does_not_fit() -> None:
+    """Public report B47: something is always emitted, whatever the budget."""
+    for context in range(FRAME):
+        manifest = decided(context, answer("d", offer("a", 0)))
+        assert reasons(manifest) == {"a": "over-budget"}
+        assert manifest.budget.selected_tokens == 0
+    assert reasons(decided(FRAME, answer("d", offer("a", 0)))) == {"a": "ranked"}
