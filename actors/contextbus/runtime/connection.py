@@ -88,6 +88,11 @@ class Connection:
         return self._client is not None and self._client.usable
 
     @property
+    def client(self) -> Client | None:
+        """The client in use, to look at; the next one replaces it when it is gone."""
+        return self._client
+
+    @property
     def max_payload(self) -> int:
         """The largest message that the server takes, payload and headers, in bytes."""
         return self._client.max_payload if self._client is not None else 0
