@@ -178,12 +178,14 @@ def _newest_revisions(offers: Sequence[Offer], placed: Sequence[PlacedEntry]) ->
     for entry in placed:
         if entry.revision is not None:
             key = entry.source, entry.record_id
-            newest[key] = max(entry.revision, newest.get(key, 0))
+            if entry.revision > newest.get(key, -1):
+                newest[key] = entry.revision
     for offer in offers:
         revision = offer.candidate.revision
         if revision is not None:
             key = offer.source, offer.candidate.record_id
-            newest[key] = max(revision, newest.get(key, 0))
+            if revision > newest.get(key, -1):
+                newest[key] = revision
     return newest
 
 
