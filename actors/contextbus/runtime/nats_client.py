@@ -87,7 +87,7 @@ class Client(nats.aio.client.Client):
         _flusher_task: asyncio.Task[None] | None
         _ping_interval_task: asyncio.Task[None] | None
 
-        async def subscribe(  # noqa: PLR0917 - the signature is nats-py's
+        async def subscribe(
             self,
             subject: str,
             queue: str = "",
@@ -176,9 +176,7 @@ class Client(nats.aio.client.Client):
                 "bytes that the server takes: store it as a blob and send its digest"
             )
         if len(subject) + len(reply) > LONGEST_CONTROL_LINE:
-            raise InvalidMessageError(
-                f"subject and reply address exceed {LONGEST_CONTROL_LINE} characters"
-            )
+            raise InvalidMessageError(f"subject and reply address exceed {LONGEST_CONTROL_LINE} characters")
         # A publish into a full buffer would wait, and could not be cancelled.
         if self.pending_data_size + size > buffer_bytes:
             raise OverloadedError(f"not sent: {buffer_bytes} bytes already wait to be sent")

@@ -165,15 +165,11 @@ async def _ensure_one(connection: Connection, wanted: StreamConfig, seconds: flo
             return
         code = found.error.err_code
         if code in _NO_JETSTREAM and now() > silence:
-            raise StreamError(
-                "the nats-server keeps no streams: start it with JetStream (`nats-server -js`)"
-            )
+            raise StreamError("the nats-server keeps no streams: start it with JetStream (`nats-server -js`)")
         # A name in use means that another process was faster: look at what it made.
         passing = code in (*_TEMPORARY, *_NO_JETSTREAM, Code.STREAM_NAME_IN_USE)
         if not passing or now() > deadline:
-            raise StreamError(
-                f"the stream {wanted.name} cannot be made: {found.error.description} ({code})"
-            )
+            raise StreamError(f"the stream {wanted.name} cannot be made: {found.error.description} ({code})")
         await asyncio.sleep(0.1)
 
 
