@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+from blockbuster import blockbuster_ctx
 
 from contextbus.runtime import embedded, server_binary
 from contextbus.runtime.connection import Connection, connect
@@ -366,3 +367,19 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
         folder.release(descriptor)
     finally:
         os.kill(worker, signal.SIGKILL)
+
+
+async def test_nothing_blocks_the_event_loop(tmp_path: Path, eventually: Eventually) -> None:
+    """Starting, attaching, connecting, a restart and the end leave files and processes to threads."""
+    with blockbuster_ctx():
+        async with (
+            serve(tmp_path) as server,
+            serve(tmp_path) as attached,
+            connect(attached.url, token=attached.token, locate=attached.locate, lost=attached.lost) as connection,
+        ):
+            await ensure(connection, "t")
+            journal = JetStreamJournal(connection)
+            pid = server.pid
+            os.kill(pid, signal.SIGKILL)
+            await eventually(partial(has_a_new_server, server, pid, connection))
+            assert await journal.last_sequence("CTX_LOG_t") == 0
