@@ -8,12 +8,12 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sources.conftest import Ask
 
 from contextbus.sources.interface import FunctionSource, Source, candidate, check_source, source
 from contextbus_protocol.codec import encode_message
 from contextbus_protocol.messages import Offered, Query
 from contextbus_protocol.values import Candidate, SourceKind
-from tests.sources.conftest import Ask
 
 
 @source(id="tickets", kind="rag")

@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+from tests.sources.conftest import Ask
 
 from contextbus.sources.answers import handler
 from contextbus.sources.rag import FolderSource, rag_source
 from contextbus.sources.rag_index import RagIndex
 from contextbus_protocol.messages import Failed, Offered
-from tests.sources.conftest import Ask
 
 
 class Chunk(msgspec.Struct):

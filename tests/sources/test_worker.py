@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 import pytest
+from tests.sources.conftest import Ask
 
 from contextbus.runtime.bus import Bus, Frame
 from contextbus.runtime.bus_memory import MemoryBroker
@@ -31,7 +32,6 @@ from contextbus_protocol.messages import (
     RecordsListed,
 )
 from contextbus_protocol.values import Candidate, Scope
-from tests.sources.conftest import Ask
 
 SECONDS = 5.0
 
@@ -87,7 +87,9 @@ async def test_it_lives_on_whatever_comes(bus: Bus, tenant: str, ask: Ask):
     async with inbox(bus, tenant) as answers, Worker(bus, tenant, DOCS).serve():
         bus.publish(subject, b"\xff\x00 no message")
         bus.publish(subject, b"")
-        bus.publish(subject, codec.encode_message(Forgotten(run="r", message_id="m", record_id="x", revisions=1, sequence=1)))
+        bus.publish(
+            subject, codec.encode_message(Forgotten(run="r", message_id="m", record_id="x", revisions=1, sequence=1))
+        )
         send(bus, ask("raise"))
         failed = await answers.next()
         assert isinstance(failed, Failed)
@@ -106,9 +108,7 @@ async def test_it_lives_on_whatever_comes(bus: Bus, tenant: str, ask: Ask):
 
 async def test_undecodable_bytes_with_a_reply_address_get_an_error(bus: Bus, tenant: str):
     async with inbox(bus, tenant) as answers, Worker(bus, tenant, DOCS).serve():
-        bus.publish(
-            subjects.query(tenant, "docs"), b"{oops", reply=f"ctx.inbox.{tenant}.me.1", content_type=codec.JSON
-        )
+        bus.publish(subjects.query(tenant, "docs"), b"{oops", reply=f"ctx.inbox.{tenant}.me.1", content_type=codec.JSON)
         reply = await answers.next()
         assert isinstance(reply, ErrorReply)
         assert reply.code == "invalid_request"
@@ -153,7 +153,9 @@ async def test_beyond_its_concurrency_it_answers_busy(bus: Bus, tenant: str, ask
     async with inbox(bus, tenant) as answers, Worker(bus, tenant, DOCS, concurrency=1).serve():
         send(bus, ask("hang", seconds_left=0.2))
         send(bus, ask("tea"))
-        codes = [message.code for message in (await answers.next(), await answers.next()) if isinstance(message, Failed)]
+        codes = [
+            message.code for message in (await answers.next(), await answers.next()) if isinstance(message, Failed)
+        ]
         assert codes == ["busy", "timeout"]
 
 
