@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from contextbus_protocol.chat import Role
 from contextbus_protocol.package import (
     BudgetSummary,
     CachePrefixCause,
@@ -23,6 +24,7 @@ from contextbus_protocol.package import (
 )
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import (
+    EstimatorSpec,
     Scope,
     SourceKind,
     SourceStatus,
@@ -45,16 +47,18 @@ class Event(
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
-    """The run exists; its scope is pinned for good (D.K.2)."""
+    """The run exists; its scope is pinned for good (D.K.2), and so is what it counts with (D.M.1)."""
 
     scope: Scope
+    estimator: EstimatorSpec
 
 
 class MessageFact(Value, frozen=True):
-    """One source message: its digest and its cost in eighteenths of a token (D.M.4)."""
+    """One source message: its digest, its cost in eighteenths of a token (D.M.4) and its role."""
 
     digest: str
     eighteenths: int
+    role: Role = "user"
 
 
 class MessagesAppended(Event, frozen=True, kw_only=True, tag="messages-appended"):
@@ -124,7 +128,8 @@ class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
     """A step has its package.
 
     ``package`` refers to the blob that holds offers and package, ``package_digest`` is over the package's bytes,
-    ``inputs`` refers to the blob of new messages and latest user text.  ``counts`` is filled for tokenizers only.
+    ``inputs`` refers to the blob of the commit's new messages.  ``counts`` is filled for tokenizers only.
+    Entries too many for a commit are in the blob ``facts``; then ``entries`` holds the selected ones alone.
     """
 
     step: int
@@ -139,6 +144,7 @@ class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
     active_task_id: str | None = None
     budget: BudgetSummary
     entries: tuple[EntryFact, ...] = ()
+    facts: str | None = None
     counts: tuple[CountFact, ...] = ()
     blocks: tuple[BlockFact, ...] = ()
     placement: PlacementSummary
@@ -215,11 +221,11 @@ class RecordAllowed(Event, frozen=True, kw_only=True, tag="record-allowed"):
     digests: tuple[str, ...]
 
 
-class UnknownEvent(msgspec.Struct, frozen=True):
-    """An event of a newer release: kept, never interpreted, never an error."""
+class UnknownEvent(Event, frozen=True, kw_only=True, tag="unknown-event"):
+    """An event of a newer release: kept as its JSON text, never interpreted, never an error (B74)."""
 
-    type: str
-    data: bytes
+    name: str
+    data: str
 
 
 AnyEvent = (

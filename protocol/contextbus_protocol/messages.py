@@ -25,6 +25,7 @@ from contextbus_protocol.package import Decision
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import (
     Candidate,
+    EstimatorSpec,
     Scope,
     SourceKind,
     SourceResult,
@@ -134,6 +135,7 @@ class AppendMessages(Command, frozen=True, kw_only=True, tag="append-messages"):
     """Add source messages to a run's history (client to selection)."""
 
     scope: Scope
+    estimator: EstimatorSpec = EstimatorSpec()
     history: NewMessages
 
 
@@ -188,6 +190,7 @@ class WorkingMemoryState(Message, frozen=True, kw_only=True, tag="working-memory
     snapshot: WorkingMemorySnapshot | None = None
     status: Literal["applied", "duplicate", "rejected", "created", "read"] = "read"
     reason: Literal["forbidden", "not-found", "limit", "revision-conflict"] | None = None
+    ids: tuple[str, ...] = ()
 
 
 class AskItems(Message, frozen=True, kw_only=True, tag="ask-items"):
@@ -297,7 +300,6 @@ class HistoryFact(Value, frozen=True, kw_only=True):
     messages: tuple[ChatMessage, ...] = ()
     chain: str = ""
     count: int = 0
-    user_text: str = ""
 
 
 class Place(Message, frozen=True, kw_only=True, tag="place"):
@@ -309,6 +311,8 @@ class Place(Message, frozen=True, kw_only=True, tag="place"):
     decision: Decision
     results: tuple[SourceResult, ...] = ()
     query: str = ""
+    user_text: str = ""
+    active_task_id: str | None = None
     host_request: bool = False
     working_memory: WorkingMemoryInput | None = None
     erasures: int = 0
@@ -319,6 +323,8 @@ class Record(Message, frozen=True, kw_only=True, tag="record"):
 
     head: CommitHead
     history: HistoryFact | None = None
+    count: int
+    chain: str
     events: tuple[AnyEvent, ...] = ()
     failed: StepFailed | None = None
     error_message: str = ""
@@ -479,6 +485,16 @@ class RecordsListed(Message, frozen=True, kw_only=True, tag="records-listed"):
     records: tuple[MemoryRecord, ...] = ()
     sequence: int = 0
 
+
+AnyCommand = (
+    CompileStep
+    | ReportStep
+    | AppendMessages
+    | RequestRefresh
+    | CreateWorkingMemory
+    | PatchWorkingMemory
+    | ReadWorkingMemory
+)
 
 AnyMessage = (
     CompileStep

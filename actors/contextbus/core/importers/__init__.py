@@ -1,1 +1,10 @@
 """From one provider's conversation to chat messages.  Pure."""
+
+from __future__ import annotations
+
+from contextbus.core.importers.anthropic import from_anthropic
+from contextbus.core.importers.detect import detect, read_conversations
+from contextbus.core.importers.openai import from_openai
+from contextbus.core.importers.reading import Conversation, Provider
+
+__all__ = ["Conversation", "Provider", "detect", "from_anthropic", "from_openai", "read_conversations"]

@@ -1,0 +1,171 @@
+"""What selection has committed without rendering: reports, messages, refresh requests, failed steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from contextbus.actors.flight import Flight, digest_command
+from contextbus.core.estimate import Estimator, make_estimator
+from contextbus.core.run import RunState
+from contextbus.core.scope import narrow
+from contextbus.core.step import take_messages
+from contextbus_protocol.errors import (
+    ContextBusError,
+    InvalidRequestError,
+    NotFoundError,
+    StaleStepError,
+)
+from contextbus_protocol.events import (
+    AnyEvent,
+    CallFailed,
+    CallSucceeded,
+    RefreshRequested,
+    StepFailed,
+)
+from contextbus_protocol.messages import (
+    AppendMessages,
+    CommitHead,
+    CompileStep,
+    HistoryFact,
+    NewMessages,
+    Record,
+    Recorded,
+    ReportStep,
+    RequestRefresh,
+)
+from contextbus_protocol.values import EstimatorSpec, Scope
+
+Tokenizers = Mapping[str, Callable[[str], int]]
+
+
+def head_of(fold: RunState, flight: Flight, tenant: str, inbox: str) -> CommitHead:
+    """What the commit of the flight's command needs, as decided at this fold."""
+    command = flight.command
+    return CommitHead(
+        tenant=tenant,
+        run=command.run,
+        command=command.command,
+        command_digest=digest_command(command),
+        attempt=command.attempt,
+        at=command.now,
+        expected=fold.sequence,
+        previous=fold.digest,
+        token=flight.token,
+        reply_to=command.reply_to,
+        reply_as=command.reply_as,
+        notify=inbox,
+        seconds_left=command.seconds_left,
+    )
+
+
+def record_of(
+    fold: RunState,
+    flight: Flight,
+    tenant: str,
+    inbox: str,
+    *,
+    history: HistoryFact | None = None,
+    events: tuple[AnyEvent, ...] = (),
+    failed: StepFailed | None = None,
+    error: ContextBusError | None = None,
+) -> Record:
+    """A request to commit events, and for a failed step the error that its client gets."""
+    return Record(
+        run=flight.command.run,
+        head=head_of(fold, flight, tenant, inbox),
+        history=history,
+        count=fold.history.count if history is None else history.count,
+        chain=fold.history.chain if history is None else history.chain,
+        events=events,
+        failed=failed,
+        error_message="" if error is None else error.message,
+        error=None if error is None else error.data,
+    )
+
+
+def estimator_of(fold: RunState, given: EstimatorSpec, tokenizers: Tokenizers) -> Estimator:
+    """The counter that a command names: the one the run was started with, which none may change (D.M.1).
+
+    Raises:
+        InvalidRequestError: the command names another one, or one that is not at hand.
+    """
+    pinned = fold.estimator
+    if pinned is not None and (pinned.kind, pinned.name, pinned.version) != (given.kind, given.name, given.version):
+        raise InvalidRequestError(
+            f"this run counts with {pinned.kind} {pinned.name!r}; it cannot change to {given.name!r}"
+        )
+    return make_estimator(given, tokenizers)
+
+
+def plan_record(
+    fold: RunState,
+    flight: Flight,
+    tenant: str,
+    inbox: str,
+    tokenizers: Tokenizers,
+) -> Record | Recorded:
+    """What a command without rendering comes to: a commit, or the answer that nothing is new.
+
+    Raises:
+        NotFoundError: the run has no log yet.
+        StaleStepError: the reported step is not the last one, or its outcome is known.
+        ConflictError: the messages do not fit the run's history.
+        ScopeConflictError: the scope lies outside the pinned one.
+    """
+    command = flight.command
+    history: HistoryFact | None = None
+    events: tuple[AnyEvent, ...] = ()
+    match command:
+        case AppendMessages():
+            scope = command.scope if fold.scope is None else narrow(fold.scope, command.scope)
+            estimator = estimator_of(fold, command.estimator, tokenizers)
+            history = _take(fold, command.history, scope, estimator)
+        case ReportStep():
+            _check_report(fold, command)
+            if command.history is not None and fold.estimator is not None and fold.scope is not None:
+                estimator = make_estimator(fold.estimator, tokenizers)
+                history = _take(fold, command.history, fold.scope, estimator)
+            if command.status == "succeeded":
+                outcome: AnyEvent = CallSucceeded(
+                    step=command.step, usage=command.usage, finish_reason=command.finish_reason
+                )
+            else:
+                outcome = CallFailed(step=command.step, status=command.status)
+            events = (outcome,)
+        case RequestRefresh():
+            _check_exists(fold, command.run)
+            events = (RefreshRequested(),)
+        case CompileStep():
+            raise InvalidRequestError("a step is placed, not recorded")
+    if not events and history is None:
+        return Recorded(
+            run=command.run,
+            command=command.command,
+            sequence=fold.sequence,
+            commit=fold.digest,
+            count=fold.history.count,
+            chain=fold.history.chain,
+        )
+    return record_of(fold, flight, tenant, inbox, history=history, events=events)
+
+
+def _take(fold: RunState, new: NewMessages, scope: Scope, estimator: Estimator) -> HistoryFact | None:
+    _, history = take_messages(fold, new, scope, estimator)
+    if not history.facts and history.replaced is None and history.started is None:
+        return None
+    return history
+
+
+def _check_exists(fold: RunState, run: str) -> None:
+    if fold.scope is None:
+        raise NotFoundError(f"run {run!r} has no log yet; compile a step or append messages first")
+
+
+def _check_report(fold: RunState, command: ReportStep) -> None:
+    _check_exists(fold, command.run)
+    last = fold.last
+    if last is None or last.step != command.step:
+        newest = "none" if last is None else str(last.step)
+        raise StaleStepError(f"step {command.step} is not the run's last compiled step ({newest})")
+    if last.status != "open":
+        raise StaleStepError(f"the outcome of step {command.step} is already recorded")

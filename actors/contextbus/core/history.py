@@ -1,0 +1,281 @@
+"""The source history of a run: a persistent vector of 64-message chunks with running values.
+
+A run's client folds messages; an actor that reads the log folds facts, which are digests and counts without bodies.
+Chain digest, token total and latest user text are carried along, never computed by a walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, cast
+
+import msgspec
+
+from contextbus.core.persistent import CHUNK
+from contextbus_protocol.chat import ChatMessage, Text, ToolResult
+from contextbus_protocol.codec import encode_json
+from contextbus_protocol.digests import EMPTY_CHAIN, clean_text, digest_bytes, extend_chain
+from contextbus_protocol.errors import InvalidTypeError, RangeError
+from contextbus_protocol.events import MessageFact
+
+MAX_QUERY: Final = 2000
+"""Code points of a query and of the user text in it (D.G.16)."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One source message: digest, cost in eighteenths of a token (D.M.4), and its body where it is at hand."""
+
+    digest: str
+    eighteenths: int
+    message: ChatMessage | None = None
+
+
+class HistoryChunk(msgspec.Struct, frozen=True, gc=False):
+    """64 entries, and the running values behind the last of them."""
+
+    entries: tuple[Entry, ...]
+    messages: tuple[ChatMessage | None, ...]
+    chain: str
+    eighteenths: int
+    user_text: str
+
+
+class Difference(NamedTuple):
+    """How a list that was handed over differs: the first ``keep`` messages stay, ``messages`` come after them."""
+
+    keep: int
+    messages: tuple[ChatMessage, ...]
+
+
+class SourceHistory(msgspec.Struct, frozen=True):
+    """The user's messages of a run, never a block of ours.
+
+    ``chain`` links the digests of all messages, ``eighteenths`` is their cost in eighteenths of a token, ``user_text``
+    the latest user text (D.G.17); entries without a body leave it as it is.
+    """
+
+    chunks: tuple[HistoryChunk, ...] = ()
+    rest: tuple[Entry, ...] = ()
+    chain: str = EMPTY_CHAIN
+    eighteenths: int = 0
+    user_text: str = ""
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return len(self.chunks) * CHUNK + len(self.rest)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Entry]:
+        for chunk in self.chunks:
+            yield from chunk.entries
+        yield from self.rest
+
+    def __getitem__(self, place: slice) -> tuple[Entry, ...]:
+        start, stop, step = place.indices(self.count)
+        if step == 1:
+            return tuple(self._between(start, stop))
+        return tuple(self.entry(index) for index in range(start, stop, step))
+
+    def entry(self, index: int) -> Entry:
+        """The entry at an index from 0.
+
+        Raises:
+            RangeError: there is no such message.
+        """
+        if not 0 <= index < self.count:
+            raise RangeError(f"history has {self.count} messages, none at {index}")
+        chunk, offset = divmod(index, CHUNK)
+        return self.chunks[chunk].entries[offset] if chunk < len(self.chunks) else self.rest[offset]
+
+    def append(self, messages: Iterable[ChatMessage], costs: Iterable[int]) -> SourceHistory:
+        """The history with messages behind it; ``costs`` are theirs, in eighteenths of a token.
+
+        Messages are normalised (P.A.5).
+
+        Raises:
+            ValueError: there are more messages than costs, or fewer.
+        """
+        return self.extend(make_entry(message, cost) for message, cost in zip(messages, costs, strict=True))
+
+    def extend(self, entries: Iterable[Entry]) -> SourceHistory:
+        """The history with entries behind it, with or without bodies."""
+        chunks, rest = list(self.chunks), list(self.rest)
+        chain, eighteenths, user_text = self.chain, self.eighteenths, self.user_text
+        for entry in entries:
+            chain = extend_chain(chain, entry.digest)
+            eighteenths += entry.eighteenths
+            if entry.message is not None and (text := text_of_user(entry.message)) is not None:
+                user_text = text
+            rest.append(entry)
+            if len(rest) == CHUNK:
+                messages = tuple(item.message for item in rest)
+                chunks.append(HistoryChunk(tuple(rest), messages, chain, eighteenths, user_text))
+                rest = []
+        return SourceHistory(tuple(chunks), tuple(rest), chain, eighteenths, user_text)
+
+    def append_facts(self, facts: Iterable[MessageFact]) -> SourceHistory:
+        """The history with messages behind it of which only digest and cost are known, as the log has them."""
+        return self.extend(Entry(fact.digest, fact.eighteenths) for fact in facts)
+
+    def chain_at(self, count: int) -> str:
+        """The chain digest behind the first ``count`` messages.
+
+        Raises:
+            RangeError: there are fewer messages than that.
+        """
+        if not 0 <= count <= self.count:
+            raise RangeError(f"history has {self.count} messages, none is number {count}")
+        whole = count // CHUNK
+        chain = self.chunks[whole - 1].chain if whole else EMPTY_CHAIN
+        for entry in self._between(whole * CHUNK, count):
+            chain = extend_chain(chain, entry.digest)
+        return chain
+
+    def keep(self, count: int) -> SourceHistory:
+        """The first ``count`` messages: whole chunks are shared, at most 63 messages are linked anew.
+
+        Raises:
+            RangeError: there are fewer messages than that.
+        """
+        if not 0 <= count <= self.count:
+            raise RangeError(f"history has {self.count} messages, cannot keep {count}")
+        if count == self.count:
+            return self
+        whole, more = divmod(count, CHUNK)
+        if not whole:
+            return SourceHistory().extend(self._between(0, more))
+        last = self.chunks[whole - 1]
+        kept = SourceHistory(self.chunks[:whole], (), last.chain, last.eighteenths, last.user_text)
+        return kept.extend(self._between(whole * CHUNK, count))
+
+    def messages(self) -> list[ChatMessage | None]:
+        """The bodies, None where they are not at hand; a list of the caller's own."""
+        bodies: list[ChatMessage | None] = []
+        for chunk in self.chunks:
+            bodies += chunk.messages
+        bodies += [entry.message for entry in self.rest]
+        return bodies
+
+    def difference(self, given: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> Difference:
+        """How ``given`` differs from this history; our own blocks in it are dropped before comparison (D.F.19).
+
+        Our own message objects are compared by identity, all in one comparison.  Only where that finds something else
+        is a message compared by value, then normalised, and last by digest with our own blocks.
+        """
+        known, handed = self.messages(), given if isinstance(given, list) else list(given)
+        size = len(known)
+        if known == (handed if len(handed) == size else handed[:size]):
+            return Difference(size, without_blocks(handed[size:], own_digests))
+        keep = place = 0
+        while place < len(handed) and keep < size:
+            if known[keep : keep + CHUNK] == handed[place : place + CHUNK]:
+                step = min(CHUNK, size - keep)
+                keep, place = keep + step, place + step
+            elif known[keep] == handed[place] or known[keep] == normalise(handed[place]):
+                keep, place = keep + 1, place + 1
+            elif own_digests and digest_message(handed[place]) in own_digests:
+                place += 1
+            else:
+                break
+        return Difference(keep, without_blocks(handed[place:], own_digests))
+
+    def common_prefix(self, given: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> int:
+        """The number of messages that ``given`` shares with this history from the start."""
+        return self.difference(given, own_digests).keep
+
+    def _between(self, start: int, stop: int) -> Iterator[Entry]:
+        index = start
+        while index < stop:
+            chunk, offset = divmod(index, CHUNK)
+            entries = self.chunks[chunk].entries if chunk < len(self.chunks) else self.rest
+            part = entries[offset : offset + stop - index]
+            yield from part
+            index += len(part)
+
+
+def make_entry(message: ChatMessage, eighteenths: int) -> Entry:
+    """The entry of a message: normalised, digested once, with its cost in eighteenths of a token."""
+    clean = normalise(message)
+    return Entry(digest_bytes(encode_json(clean)), eighteenths, clean)
+
+
+def digest_message(message: ChatMessage) -> str:
+    """The digest of a message's JSON bytes, normalised."""
+    return digest_bytes(encode_json(normalise(message)))
+
+
+def normalise(message: ChatMessage) -> ChatMessage:
+    """The message without lone surrogates and empty text parts (P.A.5); a sound one comes back as it is."""
+    try:
+        encode_json(message)
+    except InvalidTypeError:
+        message = _map_texts(message, clean_text)
+    if any(_is_empty(part) or (isinstance(part, ToolResult) and _holds_empty(part)) for part in message.content):
+        kept = tuple(_drop_empty(part) for part in message.content if not _is_empty(part))
+        return msgspec.structs.replace(message, content=kept)
+    return message
+
+
+def without_blocks(messages: Sequence[ChatMessage], own_digests: Collection[str]) -> tuple[ChatMessage, ...]:
+    """The messages that are no block of ours."""
+    if not own_digests:
+        return tuple(messages)
+    return tuple(message for message in messages if digest_message(message) not in own_digests)
+
+
+def text_of_user(message: ChatMessage) -> str | None:
+    """What a message says as the user's latest, cut at 2000 code points; None if it does not count as one (D.G.17).
+
+    Text parts are joined by newline, other parts ignored (D.G.20).
+    """
+    if message.role != "user" or all(isinstance(part, ToolResult) for part in message.content):
+        return None
+    return "\n".join(part.text for part in message.content if isinstance(part, Text))[:MAX_QUERY]
+
+
+def latest_user_text(messages: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> str:
+    """The latest user text of a list, newest last: D.G.17 to D.G.21.  Own blocks are known by digest (D.G.18)."""
+    for message in reversed(messages):
+        text = text_of_user(message)
+        if text is not None and not (own_digests and digest_message(message) in own_digests):
+            return text
+    return ""
+
+
+def make_query(title: str | None, user_text: str) -> str:
+    """The query of a step: title, newline, user text, cut at 2000 code points (D.G.16, D.G.19)."""
+    return "\n".join(part for part in (title, user_text) if part)[:MAX_QUERY]
+
+
+def _is_empty(part: object) -> bool:
+    return isinstance(part, Text) and not part.text
+
+
+def _holds_empty(part: ToolResult) -> bool:
+    return any(_is_empty(item) for item in part.content)
+
+
+def _drop_empty(part: msgspec.Struct) -> msgspec.Struct:
+    if isinstance(part, ToolResult) and _holds_empty(part):
+        return msgspec.structs.replace(part, content=tuple(item for item in part.content if not _is_empty(item)))
+    return part
+
+
+def _map_texts(message: ChatMessage, change: Callable[[str], str]) -> ChatMessage:
+    def walk(value: object) -> object:
+        if isinstance(value, str):
+            return change(value)
+        if isinstance(value, tuple):
+            return tuple(walk(item) for item in cast("tuple[object, ...]", value))
+        if isinstance(value, msgspec.Struct):
+            fields = value.__struct_fields__
+            return msgspec.structs.replace(value, **{name: walk(getattr(value, name)) for name in fields})
+        return value
+
+    changed = walk(message)
+    if not isinstance(changed, ChatMessage):
+        raise InvalidTypeError("not a chat message")
+    return changed

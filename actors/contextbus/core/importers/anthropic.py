@@ -1,0 +1,173 @@
+"""Anthropic Messages to chat messages (P.E.9)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from contextbus.core.importers.reading import (
+    Conversation,
+    Object,
+    a_list,
+    a_text,
+    a_text_or_none,
+    an_object,
+    arguments,
+    fail,
+    load,
+    rest_of,
+    result_content,
+    to_json,
+    unknown,
+    wants_cache,
+)
+from contextbus.core.json_text import as_list
+from contextbus_protocol.chat import (
+    AnyPart,
+    ChatMessage,
+    Document,
+    Image,
+    ProviderData,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+
+_ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
+_NOTHING: Final = ProviderData("anthropic", "{}")
+
+
+def from_anthropic(data: object) -> Conversation:
+    """Read a request, a response, a list of messages, or JSON text of one of them.
+
+    Raises:
+        InvalidTypeError: something cannot be used; the message names the message's index and the field.
+    """
+    value = load(data)
+    top: Object = {"messages": items} if (items := as_list(value)) is not None else an_object(value, "conversation")
+    if "messages" not in top and "role" in top:
+        top = {"messages": [top]}
+    messages: list[ChatMessage] = []
+    if top.get("system") is not None:
+        parts = _content(top["system"], "system")
+        messages.append(ChatMessage(role="system", content=parts))
+    for index, item in enumerate(a_list(top.get("messages"), "messages")):
+        messages.append(_message(an_object(item, f"messages[{index}]"), f"messages[{index}]"))
+    tools = top.get("tools")
+    return Conversation(
+        messages=tuple(messages),
+        tools=None if tools is None else to_json(a_list(tools, "tools"), "tools"),
+        id=a_text_or_none(top.get("id"), "id"),
+    )
+
+
+def _message(value: Object, place: str) -> ChatMessage:
+    role = _ROLES.get(a_text(value.get("role"), f"{place}.role"))
+    if role is None:
+        fail(f"{place}.role", "user, assistant or system", value["role"])
+    return ChatMessage(
+        role=role,
+        content=_content(value.get("content"), f"{place}.content"),
+        cache=wants_cache(value),
+        provider_data=rest_of(value, ("role", "content"), "anthropic"),
+    )
+
+
+def _content(content: object, place: str) -> tuple[AnyPart, ...]:
+    if isinstance(content, str):
+        return (Text(text=a_text(content, place)),) if content else ()
+    if content is None:
+        return ()
+    parts = (_block(item, f"{place}[{index}]") for index, item in enumerate(a_list(content, place)))
+    return tuple(part for part in parts if not (isinstance(part, Text) and not part.text))
+
+
+def _block(item: object, place: str) -> AnyPart:
+    if isinstance(item, str):
+        return Text(text=a_text(item, place))
+    value = an_object(item, place)
+    match a_text(value.get("type"), f"{place}.type"):
+        case "text":
+            return Text(
+                text=a_text(value.get("text"), f"{place}.text"),
+                cache=wants_cache(value),
+                provider_data=rest_of(value, ("type", "text"), "anthropic"),
+            )
+        case "thinking":
+            return Reasoning(
+                text=a_text(value.get("thinking"), f"{place}.thinking"),
+                signature=a_text_or_none(value.get("signature"), f"{place}.signature"),
+                provider_data=rest_of(value, ("type", "thinking", "signature"), "anthropic") or _NOTHING,
+            )
+        case "redacted_thinking":
+            return Reasoning(
+                redacted=a_text(value.get("data"), f"{place}.data"),
+                provider_data=rest_of(value, ("type", "data"), "anthropic") or _NOTHING,
+            )
+        case "tool_use":
+            return ToolCall(
+                id=a_text(value.get("id"), f"{place}.id"),
+                name=a_text(value.get("name"), f"{place}.name"),
+                arguments=arguments(value.get("input")),
+                cache=wants_cache(value),
+                provider_data=rest_of(value, ("type", "id", "name", "input"), "anthropic"),
+            )
+        case "tool_result":
+            return _result(value, place)
+        case "image":
+            return _image(value, place)
+        case "document":
+            return _document(value, place)
+        case _:
+            return unknown(value, "anthropic", place)
+
+
+def _result(value: Object, place: str) -> ToolResult:
+    return ToolResult(
+        id=a_text(value.get("tool_use_id"), f"{place}.tool_use_id"),
+        content=result_content(value.get("content"), _content, f"{place}.content"),
+        error=value.get("is_error") is True,
+        cache=wants_cache(value),
+        provider_data=rest_of(value, ("type", "tool_use_id", "content", "is_error"), "anthropic"),
+    )
+
+
+def _image(value: Object, place: str) -> AnyPart:
+    source = an_object(value.get("source"), f"{place}.source")
+    at = f"{place}.source"
+    kind = source.get("type")
+    more = rest_of(value, ("type", "source"), "anthropic")
+    cache = wants_cache(value)
+    if kind == "base64":
+        media_type = a_text_or_none(source.get("media_type"), f"{at}.media_type")
+        data = a_text(source.get("data"), f"{at}.data")
+        return Image(media_type=media_type, data=data, cache=cache, provider_data=more)
+    if kind == "url":
+        return Image(url=a_text(source.get("url"), f"{at}.url"), cache=cache, provider_data=more)
+    if kind == "file":
+        file_id = a_text(source.get("file_id"), f"{at}.file_id")
+        return Image(file_id=file_id, cache=cache, provider_data=more or _NOTHING)
+    return unknown(value, "anthropic", place)
+
+
+def _document(value: Object, place: str) -> AnyPart:
+    source = an_object(value.get("source"), f"{place}.source")
+    at = f"{place}.source"
+    kind = source.get("type")
+    more = rest_of(value, ("type", "source", "title"), "anthropic")
+    title = a_text_or_none(value.get("title"), f"{place}.title")
+    media_type = a_text_or_none(source.get("media_type"), f"{at}.media_type")
+    cache = wants_cache(value)
+    if kind == "base64":
+        data = a_text(source.get("data"), f"{at}.data")
+        return Document(media_type=media_type, title=title, data=data, cache=cache, provider_data=more)
+    if kind == "text":
+        text = a_text(source.get("data"), f"{at}.data")
+        return Document(media_type=media_type, title=title, text=text, cache=cache, provider_data=more)
+    if kind == "url":
+        return Document(title=title, url=a_text(source.get("url"), f"{at}.url"), cache=cache, provider_data=more)
+    if kind == "file":
+        file_id = a_text(source.get("file_id"), f"{at}.file_id")
+        return Document(title=title, file_id=file_id, cache=cache, provider_data=more or _NOTHING)
+    return unknown(value, "anthropic", place)

@@ -1,0 +1,174 @@
+"""A request and the payload it becomes.
+
+Nothing of ours is in a body: it holds messages, system and tools as the provider wants them, never ``model`` or the
+output limit, which are the caller's (P.A.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from contextbus.core import json_text
+from contextbus.core.frozen import freeze, thaw
+from contextbus.core.rendering import Rendering
+from contextbus.core.settled import Settled
+from contextbus.core.targets import find_target
+from contextbus.core.targets.tools import tools_text, write_former_tools, write_tools
+from contextbus.core.wire import Repair
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.errors import EmptyHistoryError, InvalidRequestError
+from contextbus_protocol.values import Model
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model call consists of (P.A.3).
+
+    ``history`` is folded; append blocks of earlier steps are in it where they were placed.  ``blocks`` are this step's
+    own, behind the history; ``tail`` is what follows them.  ``system`` comes behind the history's leading system
+    messages.  ``tools`` is the JSON text of a list of definitions in any provider's shape.
+    """
+
+    history: Rendering
+    model: Model | str | None = None
+    system: tuple[ChatMessage, ...] = ()
+    blocks: tuple[ChatMessage, ...] = ()
+    tail: tuple[ChatMessage, ...] = ()
+    tools: str | None = None
+
+
+class Payload(msgspec.Struct, frozen=True):
+    """One provider's request; immutable, every way out of it is safe to keep.
+
+    ``fields`` are the members before ``messages`` as JSON; ``lead``, ``settled`` and ``last`` are the messages.
+    """
+
+    target: str
+    fields: tuple[tuple[str, bytes], ...]
+    lead: tuple[bytes, ...]
+    settled: Settled
+    last: tuple[bytes, ...]
+    rendering: Rendering
+    former_tools: bool = False
+
+    @property
+    def repairs(self) -> tuple[Repair, ...]:
+        """Every repair that made the history fit the provider (P.E.2)."""
+        added = (Repair("missing-tools", self.rendering.count),) if self.former_tools else ()
+        return (*self.rendering.repairs, *added)
+
+    def chunks(self, **extra: object) -> tuple[bytes, ...]:
+        """The body as pieces of JSON, flat in the length of the history; ``extra`` are members of the caller's.
+
+        An extra member replaces one of the body's with its name.
+
+        Raises:
+            InvalidRequestError: ``messages`` is among them.
+        """
+        if "messages" in extra:
+            raise InvalidRequestError("messages are the payload's; use payload.copy() for a body to change")
+        kept = [b"%b:%b," % (json_text.quote(key), json) for key, json in self.fields if key not in extra]
+        more = b"," + json_text.encode(extra)[1:] if extra else b"}"
+        messages: list[bytes] = []
+        for part in (self.lead, self.settled.pieces(), self.last):
+            messages += _separated(part)
+        return (b"{%b" % b"".join(kept) + b'"messages":[', *messages[:-1], b"]" + more)
+
+    def json(self, **extra: object) -> bytes:
+        """The body as JSON, for an SDK's ``content=``; ``extra`` as in ``chunks``."""
+        return b"".join(self.chunks(**extra))
+
+    @property
+    def body(self) -> dict[str, object]:
+        """The body as a dict for an SDK.
+
+        The dict and its ``messages`` list are the caller's to change.  The messages are shared with later steps and
+        read-only: changing one raises ``TypeError``.
+        """
+        body: dict[str, object] = {key: msgspec.json.decode(json) for key, json in self.fields}
+        lead, last = ([freeze(msgspec.json.decode(json)) for json in part] for part in (self.lead, self.last))
+        body["messages"] = [*lead, *self.settled.dicts(), *last]
+        return body
+
+    def copy(self) -> dict[str, object]:
+        """The body as plain dicts and lists, all the caller's; its cost grows with the history."""
+        return {key: thaw(value) for key, value in self.body.items()}
+
+
+def _separated(parts: Sequence[bytes]) -> list[bytes]:
+    return [piece for part in parts for piece in (part, b",")]
+
+
+def start_rendering(target: str | None, model: Model | None = None) -> Rendering:
+    """An empty history for a target; without a name the model's provider decides (P.A.7).
+
+    Raises:
+        InvalidTypeError: there is no such target; the message lists those there are.
+    """
+    return Rendering(target=find_target(target, model))
+
+
+def assemble(request: Request) -> Payload:
+    """The payload of a request, in the order of P.A.3: a step costs its new messages and the open group.
+
+    Raises:
+        EmptyHistoryError: there is no message but system ones (P.E.15).
+        InvalidTypeError: a tool definition cannot be read.
+    """
+    rendering = request.history
+    target = rendering.target
+    if request.blocks or request.tail:
+        rendering = rendering.extend((*request.blocks, *request.tail))
+    if rendering.empty:
+        raise EmptyHistoryError("there is no message to send but system ones; append a user message first")
+    model_id = request.model.model_id if isinstance(request.model, Model) else request.model
+    finished = rendering.finish(model_id)
+    system = finished.system
+    system += tuple(text for message in request.system if (text := target.system(message)) is not None)
+    tools = write_tools(request.tools, target) if request.tools is not None else None
+    former_tools = tools is None and target.needs_tools and bool(finished.tools)
+    if former_tools:
+        tools = write_former_tools(finished.tools, target)
+    fields = target.fields(system, tools)
+    return Payload(
+        target=target.name,
+        fields=tuple(fields.items()),
+        lead=() if "system" in fields else system,
+        settled=finished.settled,
+        last=target.lay_out(finished.group),
+        rendering=finished,
+        former_tools=former_tools,
+    )
+
+
+def render(
+    messages: Iterable[ChatMessage],
+    target: str | None,
+    model: Model | str | None = None,
+    tools: Iterable[Mapping[str, object]] | str | None = (),
+) -> Payload:
+    """The payload of plain messages, with no run and no bus (P.E.10).
+
+    Raises:
+        EmptyHistoryError: there is no message but system ones (P.E.15).
+        InvalidTypeError: there is no such target, or a tool definition cannot be read.
+    """
+    history = start_rendering(target, model if isinstance(model, Model) else None).extend(messages)
+    return assemble(Request(history=history, model=model, tools=tools_text(tools)))
+
+
+def interleave(messages: Sequence[ChatMessage], blocks: Iterable[tuple[int, ChatMessage]]) -> tuple[ChatMessage, ...]:
+    """Source messages with blocks at their positions; a block at n stands behind the first n messages.
+
+    Blocks come in the order of their positions; one beyond the end stands at the end.
+    """
+    result: list[ChatMessage] = []
+    done = 0
+    for position, block in blocks:
+        stop = max(done, min(position, len(messages)))
+        result += messages[done:stop]
+        result.append(block)
+        done = stop
+    result += messages[done:]
+    return tuple(result)

@@ -1,0 +1,243 @@
+"""Anthropic Messages: neighbours merged, results first, the system layer apart (anthropic.A1 to A19)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+import msgspec
+
+from contextbus.core import json_text, wire
+from contextbus.core.json_text import quote
+from contextbus.core.wire import Group, Layer, Piece, RepairCode, Turn
+from contextbus_protocol.chat import (
+    AnyPart,
+    ChatMessage,
+    Document,
+    Image,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Unknown,
+)
+
+PROVIDER: Final = "anthropic"
+LONGEST_NAME: Final = 128
+IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+
+_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
+_LAST_PREFILL = (4, 5)
+
+# Members of ours that went in with the message and may go back; whatever else came with a part stays behind.
+_MEMBERS: Final[dict[str, tuple[str, ...]]] = {
+    "Text": ("citations",),
+    "Document": ("citations", "context"),
+    "ToolCall": ("caller",),
+}
+
+
+class AnthropicTarget(msgspec.Struct, frozen=True):
+    """Writes requests for Anthropic's Messages API."""
+
+    name: Literal["anthropic"] = "anthropic"
+    merges: Literal[True] = True
+    needs_tools: Literal[True] = True
+
+    def takes_id(self, call_id: str) -> bool:
+        """``^[a-zA-Z0-9_-]+$`` (anthropic.A9)."""
+        return _ID.fullmatch(call_id) is not None
+
+    def part(self, part: AnyPart, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
+        """A content block (anthropic.A4, A13)."""
+        match part:
+            case Text():
+                if not part.text or part.text.isspace():
+                    return None, "empty"
+                return Piece(b'{"type":"text","text":%b%b}' % (quote(part.text), _members(part)), "text"), None
+            case Reasoning():
+                return self._reasoning(part, layer)
+            case Image():
+                return self._placed(part, _image(part), layer)
+            case Document():
+                return self._placed(part, _document(part), layer)
+            case Unknown():
+                data = json_text.sound_value(part.data) if _is_ours(part, default=False) else None
+                if data is None:
+                    return self._left_out(_kind(part)), "unknown-part"
+                return Piece(data.encode(), "other"), None
+            case _:
+                return None, "misplaced"
+
+    def members(self, message: ChatMessage) -> bytes:
+        """A message has only role and content."""
+        del message
+        return b""
+
+    def call(self, call: ToolCall, wire: str, arguments: str) -> bytes:
+        """A ``tool_use`` block (anthropic.A10)."""
+        name = quote(wire_name(call.name))
+        fields = (quote(wire), name, arguments.encode(), _members(call))
+        return b'{"type":"tool_use","id":%b,"name":%b,"input":%b%b}' % fields
+
+    def result(self, result: ToolResult, wire: str) -> tuple[bytes, tuple[RepairCode, ...]]:
+        """A ``tool_result`` block; its content is a string where it is one plain text."""
+        written = [(part, *self.part(part, "result")) for part in result.content]
+        kept = [(part, piece) for part, piece, _ in written if piece is not None]
+        codes: tuple[RepairCode, ...] = tuple(code for _, _, code in written if code is not None)
+        content = b',"content":[%b]' % b",".join(piece.json for _, piece in kept) if kept else b""
+        if len(kept) == 1 and isinstance(kept[0][0], Text) and not _members(kept[0][0]):
+            content = b',"content":' + quote(kept[0][0].text)
+        error = b',"is_error":true' if result.error else b""
+        return b'{"type":"tool_result","tool_use_id":%b%b%b}' % (quote(wire), content, error), codes
+
+    def error_result(self, text: str, wire: str) -> bytes:
+        """A ``tool_result`` block that is an error."""
+        fields = (quote(wire), quote(text))
+        return b'{"type":"tool_result","tool_use_id":%b,"content":%b,"is_error":true}' % fields
+
+    def text(self, text: str) -> Piece:
+        """A text block."""
+        return Piece(b'{"type":"text","text":%b}' % quote(text), "text")
+
+    def late_system(self, pieces: tuple[Piece, ...], message: ChatMessage) -> Turn:
+        """A user message in a fixed escaped element (P.E.19)."""
+        del pieces
+        text = "\n".join(part.text for part in message.content if isinstance(part, Text))
+        return Turn("user", (self.text(wire.element("system_message", text)),))
+
+    def lay_out(self, group: Group) -> tuple[bytes, ...]:
+        """One assistant message, calls last; then one user message, results first in call order (A6, A7, L3)."""
+        messages: list[bytes] = []
+        if group.turns:
+            blocks = [piece.json for turn in group.turns for piece in turn.pieces]
+            blocks += [call.json for call in group.calls]
+            messages.append(b'{"role":"assistant","content":[%b]}' % b",".join(blocks))
+        blocks = [call.result for call in group.calls if call.result is not None]
+        blocks += [piece.json for turn in group.others for piece in turn.pieces]
+        if blocks:
+            messages.append(b'{"role":"user","content":[%b]}' % b",".join(blocks))
+        return tuple(messages)
+
+    def tool(self, name: str, description: str, parameters: bytes) -> bytes:
+        """A tool definition with ``input_schema`` (P.E.3)."""
+        about = b',"description":' + quote(description) if description else b""
+        return b'{"name":%b%b,"input_schema":%b}' % (quote(wire_name(name)), about, parameters)
+
+    def fields(self, system: tuple[bytes, ...], tools: bytes | None) -> dict[str, bytes]:
+        """``system`` and ``tools``, where there are any (anthropic.A12)."""
+        found: dict[str, bytes] = {}
+        if system:
+            found["system"] = b"[%b]" % b",".join(system)
+        if tools is not None:
+            found["tools"] = tools
+        return found
+
+    def system(self, message: ChatMessage) -> bytes | None:
+        """Text blocks of the top-level system prompt."""
+        texts = [part for part in message.content if isinstance(part, Text) and part.text.strip()]
+        if not texts:
+            return None
+        return b",".join(b'{"type":"text","text":%b%b}' % (quote(part.text), _members(part)) for part in texts)
+
+    def opening(self) -> bytes | None:
+        """The first message is the user's (anthropic.A2, P.E.16)."""
+        return b'{"role":"user","content":[%b]}' % self.text(wire.OPENING).json
+
+    def close(self, group: Group, model_id: str | None) -> tuple[Group, bool]:
+        """An answer at the end stays; behind it a user message where the model takes no prefill (anthropic.A5)."""
+        if not group.turns or group.others or group.answered:
+            return group, False
+        turn = group.turns[-1]
+        last = turn.pieces[-1] if turn.pieces else None
+        if model_id is None or not takes_prefill(model_id) or last is None or last.kind != "text":
+            user = Turn("user", (self.text(wire.CONTINUE),))
+            return Group(group.turns, group.calls, (user,), group.answered), True
+        pieces = (*turn.pieces[:-1], _strip_end(last))
+        return Group((*group.turns[:-1], Turn(turn.role, pieces)), group.calls, (), group.answered), False
+
+    def _reasoning(self, part: Reasoning, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
+        if layer != "assistant" or not _is_ours(part, default=True):
+            return None, "thinking"
+        if part.redacted is not None:
+            return Piece(b'{"type":"redacted_thinking","data":%b}' % quote(part.redacted), "thinking"), None
+        if not part.signature:
+            return None, "thinking"
+        fields = (quote(part.text), quote(part.signature))
+        return Piece(b'{"type":"thinking","thinking":%b,"signature":%b}' % fields, "thinking"), None
+
+    def _placed(self, part: Part, json: bytes | None, layer: Layer) -> tuple[Piece, RepairCode | None]:
+        if layer in ("user", "result") and json is not None:
+            return Piece(json, "other"), None
+        return self._left_out(type(part).__name__.lower()), "misplaced" if json is not None else "unknown-part"
+
+    def _left_out(self, kind: str) -> Piece:
+        return self.text(wire.LEFT_OUT.format(kind=kind))
+
+
+def takes_prefill(model_id: str) -> bool:
+    """Whether a model continues an assistant message at the end of a request: Claude up to 4.5 (anthropic.A5)."""
+    match = _VERSION.search(model_id)
+    return match is not None and (int(match[1]), int(match[2] or 0)) <= _LAST_PREFILL
+
+
+def wire_name(name: str) -> str:
+    """A tool's name as Anthropic takes it."""
+    return wire.wire_name(name, LONGEST_NAME)
+
+
+def _strip_end(piece: Piece) -> Piece:
+    block = json_text.read_object(piece.json.decode())
+    block["text"] = str(block["text"]).rstrip()
+    return Piece(json_text.encode(block), piece.kind)
+
+
+def _is_ours(part: Part, *, default: bool) -> bool:
+    return part.provider_data.provider == PROVIDER if part.provider_data else default
+
+
+def _members(part: Part) -> bytes:
+    if part.provider_data is None or part.provider_data.provider != PROVIDER:
+        return b""
+    allowed = _MEMBERS.get(type(part).__name__, ())
+    data = json_text.read_object(part.provider_data.data) if allowed else {}
+    found = [b",%b:%b" % (quote(key), json_text.encode(data[key])) for key in allowed if data.get(key) is not None]
+    return b"".join(found)
+
+
+def _kind(part: Unknown) -> str:
+    kind = json_text.read_object(part.data).get("type")
+    return kind if isinstance(kind, str) and _ID.fullmatch(kind) else "part"
+
+
+def _source(kind: bytes, **members: str) -> bytes:
+    return b'{"type":"%b"%b}' % (kind, b"".join(b',"%b":%b' % (key.encode(), quote(v)) for key, v in members.items()))
+
+
+def _image(part: Image) -> bytes | None:
+    if part.data is not None and part.media_type in IMAGE_TYPES:
+        source = _source(b"base64", media_type=part.media_type, data=part.data)
+    elif part.url is not None:
+        source = _source(b"url", url=part.url)
+    elif part.file_id is not None and _is_ours(part, default=True):
+        source = _source(b"file", file_id=part.file_id)
+    else:
+        return None
+    return b'{"type":"image","source":%b}' % source
+
+
+def _document(part: Document) -> bytes | None:
+    if part.text is not None:
+        source = _source(b"text", media_type="text/plain", data=part.text)
+    elif part.data is not None and part.media_type == "application/pdf":
+        source = _source(b"base64", media_type=part.media_type, data=part.data)
+    elif part.url is not None:
+        source = _source(b"url", url=part.url)
+    elif part.file_id is not None and _is_ours(part, default=True):
+        source = _source(b"file", file_id=part.file_id)
+    else:
+        return None
+    title = b',"title":' + quote(part.title) if part.title is not None else b""
+    return b'{"type":"document","source":%b%b%b}' % (source, title, _members(part))

@@ -1,0 +1,234 @@
+"""OpenAI Chat Completions: every call answered right behind its message (openai.C1 to C9)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from contextbus.core import json_text, wire
+from contextbus.core.json_text import quote
+from contextbus.core.wire import Group, Layer, Piece, RepairCode, Turn
+from contextbus_protocol.chat import (
+    AnyPart,
+    ChatMessage,
+    Document,
+    Image,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Unknown,
+)
+
+PROVIDER: Final = "openai"
+LONGEST_NAME: Final = 64
+LONGEST_ID: Final = 40
+
+_PARTICIPANT = re.compile(r"[^\s<|\\/>]{1,64}")
+_KIND = re.compile(r"[a-zA-Z0-9_-]+")
+_DETAILS = ("auto", "low", "high")
+# Kinds of assistant parts that are members of the message, not of its content.
+_REFUSAL, _AUDIO = "refusal", "audio"
+
+
+class OpenAITarget(msgspec.Struct, frozen=True):
+    """Writes requests for OpenAI's Chat Completions API."""
+
+    name: Literal["openai"] = "openai"
+    merges: Literal[False] = False
+    needs_tools: Literal[False] = False
+
+    def takes_id(self, call_id: str) -> bool:
+        """1 to 40 characters (openai.C7)."""
+        return 0 < len(call_id) <= LONGEST_ID and call_id.isprintable()
+
+    def part(self, part: AnyPart, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
+        """A content part; reasoning is never sent, this API has no place for it (P.E.5)."""
+        match part:
+            case Text():
+                return _text(part, layer)
+            case Reasoning():
+                return None, "thinking"
+            case Image():
+                return self._placed(part, _image(part), layer)
+            case Document():
+                if part.text is not None:
+                    return self.text(part.text if part.title is None else f"{part.title}\n{part.text}"), None
+                return self._placed(part, _file(part), layer)
+            case Unknown():
+                return self._unknown(part, layer)
+            case _:
+                return None, "misplaced"
+
+    def members(self, message: ChatMessage) -> bytes:
+        """The participant's name, where the API takes it."""
+        if message.name is None or not _PARTICIPANT.fullmatch(message.name):
+            return b""
+        return b',"name":' + quote(message.name)
+
+    def call(self, call: ToolCall, wire: str, arguments: str) -> bytes:
+        """A member of ``tool_calls`` (openai.C8, C9)."""
+        name = quote(wire_name(call.name))
+        if _data(call).get("type") == "custom":
+            text = json_text.read_object(arguments).get("input")
+            fields = (quote(wire), name, quote(text if isinstance(text, str) else arguments))
+            return b'{"id":%b,"type":"custom","custom":{"name":%b,"input":%b}}' % fields
+        fields = (quote(wire), name, quote(arguments))
+        return b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % fields
+
+    def result(self, result: ToolResult, wire: str) -> tuple[bytes, tuple[RepairCode, ...]]:
+        """A ``tool`` message; this API has no mark for a failed call."""
+        written = [self.part(part, "result") for part in result.content]
+        content = _content(piece for piece, _ in written if piece is not None) or b'""'
+        codes: tuple[RepairCode, ...] = tuple(code for _, code in written if code is not None)
+        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(wire), content), codes
+
+    def error_result(self, text: str, wire: str) -> bytes:
+        """A ``tool`` message that says what went wrong."""
+        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(wire), quote(text))
+
+    def text(self, text: str) -> Piece:
+        """A text part."""
+        return Piece(quote(text), "text")
+
+    def late_system(self, pieces: tuple[Piece, ...], message: ChatMessage) -> Turn:
+        """It stays what it is (P.E.19)."""
+        return Turn(_system_role(message), pieces, self.members(message))
+
+    def lay_out(self, group: Group) -> tuple[bytes, ...]:
+        """Each assistant message with its results behind it, then the others in order (openai.C3)."""
+        messages: list[bytes] = []
+        for number, turn in enumerate(group.turns):
+            calls = [call for call in group.calls if call.turn == number]
+            messages.append(_assistant(turn, [call.json for call in calls]))
+            messages += [call.result for call in calls if call.result is not None]
+        messages += [_message(turn) for turn in group.others]
+        return tuple(messages)
+
+    def tool(self, name: str, description: str, parameters: bytes) -> bytes:
+        """A function tool (P.E.3)."""
+        about = b',"description":' + quote(description) if description else b""
+        fields = (quote(wire_name(name)), about, parameters)
+        return b'{"type":"function","function":{"name":%b%b,"parameters":%b}}' % fields
+
+    def fields(self, system: tuple[bytes, ...], tools: bytes | None) -> dict[str, bytes]:
+        """``tools``, where there are any; system messages are messages."""
+        del system
+        return {} if tools is None else {"tools": tools}
+
+    def system(self, message: ChatMessage) -> bytes | None:
+        """A message of its own."""
+        pieces = [Piece(quote(part.text), "text") for part in message.content if isinstance(part, Text) and part.text]
+        if not pieces:
+            return None
+        return _message(Turn(_system_role(message), tuple(pieces), self.members(message)))
+
+    def opening(self) -> bytes | None:
+        """None: the assistant may speak first."""
+        return None
+
+    def close(self, group: Group, model_id: str | None) -> tuple[Group, bool]:
+        """Any message may be the last."""
+        del model_id
+        return group, False
+
+    def _unknown(self, part: Unknown, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
+        data = json_text.sound_value(part.data) if part.provider_data and _is_ours(part) else None
+        if data is None or layer not in ("user", "assistant"):
+            kind = json_text.read_object(part.data).get("type")
+            name = kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "part"
+            return self.text(wire.LEFT_OUT.format(kind=name)), "unknown-part"
+        if layer == "assistant" and _data(part).get("member") == _AUDIO:
+            audio = json_text.read_object(data).get("id")
+            return Piece(json_text.encode({"id": audio}), _AUDIO), None
+        return Piece(data.encode(), "other"), None
+
+    def _placed(self, part: Part, json: bytes | None, layer: Layer) -> tuple[Piece, RepairCode | None]:
+        if layer == "user" and json is not None:
+            return Piece(json, "other"), None
+        left_out = self.text(wire.LEFT_OUT.format(kind=type(part).__name__.lower()))
+        return left_out, "misplaced" if json is not None else "unknown-part"
+
+
+def wire_name(name: str) -> str:
+    """A tool's name as OpenAI takes it (openai.C8)."""
+    return wire.wire_name(name, LONGEST_NAME)
+
+
+def _text(part: Text, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
+    if not part.text:
+        return None, "empty"
+    refusal = _data(part).get("refusal") if layer == "assistant" else None
+    if refusal == "message":
+        return Piece(quote(part.text), _REFUSAL), None
+    if refusal == "part":
+        return Piece(b'{"type":"refusal","refusal":%b}' % quote(part.text), "other"), None
+    return Piece(quote(part.text), "text"), None
+
+
+def _content(pieces: Iterable[Piece]) -> bytes | None:
+    """A string where it is one plain text, else parts; None for nothing."""
+    found = [piece for piece in pieces if piece.kind not in (_REFUSAL, _AUDIO)]
+    if not found:
+        return None
+    if len(found) == 1 and found[0].kind == "text":
+        return found[0].json
+    parts = [b'{"type":"text","text":%b}' % piece.json if piece.kind == "text" else piece.json for piece in found]
+    return b"[%b]" % b",".join(parts)
+
+
+def _message(turn: Turn) -> bytes:
+    fields = (turn.role.encode(), _content(turn.pieces) or b'""', turn.members)
+    return b'{"role":"%b","content":%b%b}' % fields
+
+
+def _assistant(turn: Turn, calls: list[bytes]) -> bytes:
+    members = turn.members
+    for kind in (_REFUSAL, _AUDIO):
+        found = [piece.json for piece in turn.pieces if piece.kind == kind]
+        members += b',"%b":%b' % (kind.encode(), found[-1]) if found else b""
+    members += b',"tool_calls":[%b]' % b",".join(calls) if calls else b""
+    return b'{"role":"assistant","content":%b%b}' % (_content(turn.pieces) or b"null", members)
+
+
+def _system_role(message: ChatMessage) -> Literal["system", "developer"]:
+    data = message.provider_data
+    if data is None or data.provider != PROVIDER or json_text.read_object(data.data).get("role") != "developer":
+        return "system"
+    return "developer"
+
+
+def _is_ours(part: Part) -> bool:
+    return part.provider_data is None or part.provider_data.provider == PROVIDER
+
+
+def _data(part: Part) -> dict[str, object]:
+    if part.provider_data is None or part.provider_data.provider != PROVIDER:
+        return {}
+    return json_text.read_object(part.provider_data.data)
+
+
+def _image(part: Image) -> bytes | None:
+    if part.data is not None:
+        url = f"data:{part.media_type or 'image/png'};base64,{part.data}"
+    elif part.url is not None:
+        url = part.url
+    else:
+        return None
+    detail = _data(part).get("detail")
+    asked = b',"detail":"%b"' % detail.encode() if isinstance(detail, str) and detail in _DETAILS else b""
+    return b'{"type":"image_url","image_url":{"url":%b%b}}' % (quote(url), asked)
+
+
+def _file(part: Document) -> bytes | None:
+    if part.data is not None:
+        name = part.title or "document"
+        data = f"data:{part.media_type or 'application/octet-stream'};base64,{part.data}"
+        return b'{"type":"file","file":{"filename":%b,"file_data":%b}}' % (quote(name), quote(data))
+    if part.file_id is not None and _is_ours(part):
+        return b'{"type":"file","file":{"file_id":%b}}' % quote(part.file_id)
+    return None

@@ -1,0 +1,191 @@
+"""What the rendering of a request and its targets talk about: pieces of JSON, open groups, repairs, fixed texts."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from contextbus.core.escape import escape_attribute, escape_text
+from contextbus_protocol.chat import AnyPart, ChatMessage, ToolCall, ToolResult
+
+TEXTS_VERSION: Final = 1
+"""Version of the fixed texts below (P.E.2)."""
+NO_RESULT: Final = "no result was recorded"
+BAD_ARGUMENTS: Final = "the arguments were not a JSON object, so the call was not executed"
+DENIED: Final = "denied"
+OPENING: Final = "The conversation continues."
+CONTINUE: Final = "Continue."
+LEFT_OUT: Final = "[{kind} left out: this model's API does not take it here]"
+
+RepairCode = Literal[
+    "missing-result",
+    "moved-result",
+    "orphan-result",
+    "late-result",
+    "approval",
+    "first-user",
+    "last-assistant",
+    "merged",
+    "late-system",
+    "empty",
+    "repeated-id",
+    "bad-arguments",
+    "breakpoint",
+    "thinking",
+    "id",
+    "unknown-part",
+    "misplaced",
+    "missing-tools",
+]
+
+Layer = Literal["system", "user", "assistant", "result"]
+"""Where a part stands; ``result`` is inside a tool result."""
+
+
+class Repair(msgspec.Struct, frozen=True, gc=False):
+    """One repair: its code, the index of the message that was appended when it was made, and the call's id if any."""
+
+    code: RepairCode
+    message: int
+    id: str | None = None
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """A part as the target writes it; ``kind`` is the target's own note on how to lay it out."""
+
+    json: bytes
+    kind: str = ""
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """One message of the open group: its pieces, and further members of the message as JSON, comma in front."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    pieces: tuple[Piece, ...]
+    members: bytes = b""
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """A call of the open group.  ``turn`` is the assistant message that made it, ``error`` what is missing says."""
+
+    id: str
+    wire: str
+    turn: int
+    json: bytes
+    error: str = NO_RESULT
+    result: bytes | None = None
+
+
+class Group(msgspec.Struct, frozen=True, gc=False):
+    """What can still change: assistant messages in a row, their calls, and what came after them."""
+
+    turns: tuple[Turn, ...] = ()
+    calls: tuple[Call, ...] = ()
+    others: tuple[Turn, ...] = ()
+    answered: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether a call waits for its result."""
+        return any(call.result is None for call in self.calls)
+
+
+class Target(Protocol):
+    """One provider's form of a request.  All methods are pure."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def name(self) -> str:
+        """The name under which a request asks for it."""
+        ...
+
+    @property
+    def merges(self) -> bool:
+        """Whether neighbours of one role become one message."""
+        ...
+
+    @property
+    def needs_tools(self) -> bool:
+        """Whether a request with tool blocks must define tools."""
+        ...
+
+    def takes_id(self, call_id: str) -> bool:
+        """Whether the provider accepts the id of a call."""
+        ...
+
+    def part(self, part: AnyPart, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
+        """A part that is neither call nor result; None where nothing of it is sent."""
+        ...
+
+    def members(self, message: ChatMessage) -> bytes:
+        """Further members of a message, comma in front."""
+        ...
+
+    def call(self, call: ToolCall, wire: str, arguments: str) -> bytes:
+        """A call with its wire id and sound arguments."""
+        ...
+
+    def result(self, result: ToolResult, wire: str) -> tuple[bytes, tuple[RepairCode, ...]]:
+        """A tool's result for the call with the wire id."""
+        ...
+
+    def error_result(self, text: str, wire: str) -> bytes:
+        """A result that says what went wrong."""
+        ...
+
+    def text(self, text: str) -> Piece:
+        """A piece of plain text."""
+        ...
+
+    def late_system(self, pieces: tuple[Piece, ...], message: ChatMessage) -> Turn:
+        """A system message after the start."""
+        ...
+
+    def lay_out(self, group: Group) -> tuple[bytes, ...]:
+        """The provider messages of a group whose calls all have results."""
+        ...
+
+    def tool(self, name: str, description: str, parameters: bytes) -> bytes:
+        """A tool definition; ``parameters`` is a JSON Schema."""
+        ...
+
+    def fields(self, system: tuple[bytes, ...], tools: bytes | None) -> dict[str, bytes]:
+        """The members of the body before ``messages``."""
+        ...
+
+    def system(self, message: ChatMessage) -> bytes | None:
+        """A message of the system layer; None where it is empty."""
+        ...
+
+    def opening(self) -> bytes | None:
+        """What stands before a conversation that the assistant opens; None where none is needed."""
+        ...
+
+    def close(self, group: Group, model_id: str | None) -> tuple[Group, bool]:
+        """The last group made fit to end a request, and whether a user message was put behind it (P.E.17)."""
+        ...
+
+
+def wire_name(name: str, longest: int) -> str:
+    """A tool's name as providers take it: itself, or a readable form made unique by a digest.
+
+    One function for calls and definitions, so both always agree.
+    """
+    kept = "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in name)
+    if kept == name and 0 < len(name) <= longest:
+        return name
+    return f"{kept[: longest - 9]}_{digest_hex(name)[:8]}"
+
+
+def digest_hex(text: str) -> str:
+    """Hex SHA-256 of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def element(name: str, text: str, call_id: str | None = None) -> str:
+    """A fixed element around escaped text, as repairs put it."""
+    attribute = "" if call_id is None else f' id="{escape_attribute(call_id)}"'
+    return f"<{name}{attribute}>\n{escape_text(text)}\n</{name}>"

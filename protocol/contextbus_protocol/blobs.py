@@ -1,0 +1,91 @@
+"""What a step stores beside its commit, as JSON blobs version 1 (docs/decisions/0001).
+
+A blob's digest is over its bytes.  The package's own bytes stand unchanged within the step's output.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.codec import decode_json, encode_json
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.events import EntryFact
+from contextbus_protocol.values import SourceResult, Value
+
+
+class StepInput(Value, frozen=True, kw_only=True):
+    """The source messages that a commit adds."""
+
+    version: int
+    messages: tuple[ChatMessage, ...]
+
+
+class StepOutput(Value, frozen=True, kw_only=True):
+    """A step's package as its own JSON bytes, what the sources answered, and the latest user text (D.G.17)."""
+
+    version: int
+    package: msgspec.Raw
+    results: tuple[SourceResult, ...] = ()
+    user_text: str = ""
+
+
+class StepFacts(Value, frozen=True, kw_only=True):
+    """All entries of a step that has too many for its commit; ids, digests and counts only."""
+
+    version: int
+    entries: tuple[EntryFact, ...]
+
+
+Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts)
+
+
+def encode_input(messages: tuple[ChatMessage, ...]) -> bytes:
+    """Bytes of a step's input."""
+    return encode_json(StepInput(version=1, messages=messages))
+
+
+def encode_output(package: bytes, results: tuple[SourceResult, ...], user_text: str) -> bytes:
+    """Bytes of a step's output around the package's bytes."""
+    output = StepOutput(version=1, package=msgspec.Raw(package), results=results, user_text=user_text)
+    return encode_json(output)
+
+
+def encode_facts(entries: tuple[EntryFact, ...]) -> bytes:
+    """Bytes of a step's entries."""
+    return encode_json(StepFacts(version=1, entries=entries))
+
+
+def decode_input(data: bytes) -> StepInput:
+    """Read a step's input.
+
+    Raises:
+        InvalidTypeError: the bytes are damaged or of a newer version.
+    """
+    return _checked(decode_json(data, StepInput))
+
+
+def decode_output(data: bytes) -> StepOutput:
+    """Read a step's output.
+
+    Raises:
+        InvalidTypeError: the bytes are damaged or of a newer version.
+    """
+    return _checked(decode_json(data, StepOutput))
+
+
+def decode_facts(data: bytes) -> StepFacts:
+    """Read a step's entries.
+
+    Raises:
+        InvalidTypeError: the bytes are damaged or of a newer version.
+    """
+    return _checked(decode_json(data, StepFacts))
+
+
+def _checked(blob: Blob) -> Blob:
+    if blob.version != 1:
+        raise InvalidTypeError(f"blob version {blob.version} is not one this release reads (1); upgrade contextbus")
+    return blob
