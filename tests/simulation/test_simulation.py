@@ -13,9 +13,8 @@ import pytest
 
 from contextbus.actors import append, settle
 from contextbus.actors.effects import Store
-from contextbus.actors.placement import Placement, PlacementState
+from contextbus.actors.placement import Placement
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.events import StepCompiled
 from contextbus_protocol.messages import Committed
 from tests.simulation.run import simulate
 from tests.simulation.world import NO_FAULTS, Faults
@@ -95,27 +94,9 @@ def answer_before_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Placement, "decide", decide)
 
 
-def answer_with_own_package(patch: pytest.MonkeyPatch) -> None:
-    """Placement answers with the package it made although another attempt's is the stored one."""
-    real = Placement.decide
-
-    def decide(self: Placement, state: Any, message: Any) -> Any:
-        if isinstance(message, Committed):
-            jobs = tuple(
-                msgspec.structs.replace(job, reference=step.package)
-                for job in state.jobs
-                for step in message.commit.events
-                if isinstance(step, StepCompiled)
-            )
-            state = PlacementState(jobs or state.jobs)
-        return real(self, state, message)
-
-    patch.setattr(Placement, "decide", decide)
-
-
 @pytest.mark.parametrize(
     "plant",
-    [forget_commands, trust_refusals, commit_before_blobs, answer_before_commit, answer_with_own_package],
+    [forget_commands, trust_refusals, commit_before_blobs, answer_before_commit],
 )
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
