@@ -190,6 +190,7 @@ class WorkingMemoryState(Message, frozen=True, kw_only=True, tag="working-memory
     snapshot: WorkingMemorySnapshot | None = None
     status: Literal["applied", "duplicate", "rejected", "created", "read"] = "read"
     reason: Literal["forbidden", "not-found", "limit", "revision-conflict"] | None = None
+    ids: tuple[str, ...] = ()
 
 
 class AskItems(Message, frozen=True, kw_only=True, tag="ask-items"):
@@ -322,6 +323,8 @@ class Record(Message, frozen=True, kw_only=True, tag="record"):
 
     head: CommitHead
     history: HistoryFact | None = None
+    count: int
+    chain: str
     events: tuple[AnyEvent, ...] = ()
     failed: StepFailed | None = None
     error_message: str = ""

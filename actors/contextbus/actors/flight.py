@@ -65,6 +65,7 @@ class SelectionState(msgspec.Struct, frozen=True):
 
 def digest_command(command: RunCommand) -> str:
     """What a command asks for, as a digest: attempt, reply address, times and how it brings its messages left out."""
+    key: tuple[object, ...]
     match command:
         case CompileStep():
             key = (
@@ -87,6 +88,6 @@ def digest_command(command: RunCommand) -> str:
             )
         case AppendMessages():
             key = ("append-messages", command.scope, command.estimator, command.history.chain)
-        case RequestRefresh():
+        case _:
             key = ("request-refresh",)
     return digests.digest_bytes(encode_json(key))

@@ -9,10 +9,15 @@ import msgspec
 
 from contextbus.actors.flight import Flight, Prepared
 from contextbus.core.candidates import cut_result, validate_candidates
+from contextbus.core.compile import share_hints
 from contextbus.core.estimate import Estimator
-from contextbus.core.selection import source_budget_tokens
-from contextbus.core.step import step_input
-from contextbus_protocol.errors import ContextBusError, InvalidRequestError, InvalidTypeError
+from contextbus_protocol.errors import (
+    ContextBusError,
+    ErrorData,
+    InvalidRequestError,
+    InvalidTypeError,
+    SourceFailedError,
+)
 from contextbus_protocol.events import SourceFact
 from contextbus_protocol.messages import CompileStep, Failed, Offered, Query
 from contextbus_protocol.values import SourceResult, SourceSpec, SourceStatus, StepOptions
@@ -35,9 +40,7 @@ def check_sources(options: StepOptions) -> None:
         if name in ids[:index]:
             raise InvalidTypeError(f"two sources have the id {name!r}; give each its own")
     if len(ids) * options.refresh.candidates_per_source > MOST_CANDIDATES:
-        raise InvalidRequestError(
-            f"a step takes at most {MOST_CANDIDATES} candidates; lower candidates_per_source"
-        )
+        raise InvalidRequestError(f"a step takes at most {MOST_CANDIDATES} candidates; lower candidates_per_source")
 
 
 def half_token(flight: Flight) -> str:
@@ -60,11 +63,10 @@ def first_queries(
 ) -> tuple[Query, ...]:
     """The queries of a step, one for each source (D.G.23)."""
     snapshot = None if flight.items is None else flight.items.snapshot
-    given = step_input(prepared.after, prepared.plan, command.options, (), snapshot)
-    hints = source_budget_tokens(given, estimator)
+    plan = prepared.plan
+    hints = share_hints(plan.input_tokens, plan.used_tokens, command.options.budget, snapshot, estimator)
     return tuple(
-        _query(flight, command, prepared, spec, hints[spec.kind], tenant, inbox)
-        for spec in command.options.sources
+        _query(flight, command, prepared, spec, hints[spec.kind], tenant, inbox) for spec in command.options.sources
     )
 
 
@@ -144,9 +146,7 @@ def _result(spec: SourceSpec, message: Offered | Failed, limit: int) -> SourceRe
         validate_candidates(result.candidates)
     except ContextBusError:
         # one malformed candidate fails the source's whole answer (D.K.27)
-        return SourceResult(
-            spec.id, spec.kind, SourceStatus.FAILED, required=spec.required, error="malformed"
-        )
+        return SourceResult(spec.id, spec.kind, SourceStatus.FAILED, required=spec.required, error="malformed")
     return result
 
 
@@ -176,12 +176,20 @@ def in_order(flight: Flight, options: StepOptions) -> tuple[SourceResult, ...]:
     return tuple(by_source[s.id] for s in options.sources if s.id in by_source)
 
 
-def required_failure(results: Sequence[SourceResult]) -> SourceResult | None:
-    """The first required source that failed (D.G.27)."""
+def check_required(results: Sequence[SourceResult]) -> None:
+    """Refuse to go on without a required source (D.G.27).
+
+    Raises:
+        SourceFailedError: the first required source that failed, with its own code as ``origin_code``.
+    """
     for result in results:
         if result.required and result.status is SourceStatus.FAILED:
-            return result
-    return None
+            data = ErrorData(
+                origin=result.source,
+                origin_code=result.origin_code or result.error,
+                origin_type=result.origin_type,
+            )
+            raise SourceFailedError(f"required source {result.source!r} failed: {result.error}", data)
 
 
 def facts_of(results: Sequence[SourceResult]) -> tuple[SourceFact, ...]:

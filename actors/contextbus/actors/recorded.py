@@ -74,6 +74,8 @@ def record_of(
         run=flight.command.run,
         head=head_of(fold, flight, tenant, inbox),
         history=history,
+        count=fold.history.count if history is None else history.count,
+        chain=fold.history.chain if history is None else history.chain,
         events=events,
         failed=failed,
         error_message="" if error is None else error.message,
@@ -134,9 +136,7 @@ def plan_record(
     return record_of(fold, flight, tenant, inbox, history=history, events=events)
 
 
-def _take(
-    fold: RunState, new: NewMessages, scope: Scope, estimator: Estimator
-) -> HistoryFact | None:
+def _take(fold: RunState, new: NewMessages, scope: Scope, estimator: Estimator) -> HistoryFact | None:
     _, history = take_messages(fold, new, scope, estimator)
     if not history.facts and history.replaced is None and history.started is None:
         return None

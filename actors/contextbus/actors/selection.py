@@ -29,12 +29,10 @@ from contextbus_protocol.errors import (
     BusyError,
     CommandMismatchError,
     ConflictError,
-    ContextBusError,
     ContextBudgetExceededError,
+    ContextBusError,
     DeadlineExceededError,
-    ErrorData,
     InvalidRequestError,
-    NotFoundError,
     SourceFailedError,
     StaleStepError,
     error_of,
@@ -84,9 +82,7 @@ class Selection:
 
     name: Final = "selection"
 
-    def __init__(
-        self, tenant: str, inbox: str, tokenizers: Mapping[str, Callable[[str], int]] | None = None
-    ) -> None:
+    def __init__(self, tenant: str, inbox: str, tokenizers: Mapping[str, Callable[[str], int]] | None = None) -> None:
         self._tenant = tenant
         self._inbox = inbox
         self._tokenizers = dict(tokenizers or {})
@@ -290,9 +286,7 @@ class Selection:
             )
         return make_estimator(given, self._tokenizers)
 
-    def _prepare(
-        self, state: SelectionState, flight: Flight, command: CompileStep, effects: Effects
-    ) -> Step:
+    def _prepare(self, state: SelectionState, flight: Flight, command: CompileStep, effects: Effects) -> Step:
         """Settle the step at the present fold; then gather, or go on with the offers at hand."""
         gather.check_sources(command.options)
         flight = self._settle(state.fold, flight, command)
@@ -374,16 +368,7 @@ class Selection:
             prepared = flight.prepared
             assert prepared is not None
             results = gather.in_order(flight, command.options) if asked else ()
-            failed = gather.required_failure(results)
-            if failed is not None:
-                raise SourceFailedError(
-                    f"required source {failed.source!r} failed: {failed.error}",
-                    ErrorData(
-                        origin=failed.source,
-                        origin_code=failed.origin_code or failed.error,
-                        origin_type=failed.origin_type,
-                    ),
-                )
+            gather.check_required(results)
             items = flight.items
             snapshot = None if items is None else items.snapshot
             decision = decide_step(
@@ -423,18 +408,14 @@ class Selection:
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
         """Have events committed that need no rendering."""
-        outcome = recorded.plan_record(
-            state.fold, flight, self._tenant, self._inbox, self._estimator, self._tokenizers
-        )
+        outcome = recorded.plan_record(state.fold, flight, self._tenant, self._inbox, self._estimator, self._tokenizers)
         if isinstance(outcome, Recorded):
             answer = Send(flight.command.reply_to, outcome, flight.command.reply_as)
             return self._end(state, (*effects, answer))
         send = Send(subjects.command("placement", self._tenant), outcome)
         return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
 
-    def _record_failure(
-        self, state: SelectionState, flight: Flight, error: ContextBusError, effects: Effects
-    ) -> Step:
+    def _record_failure(self, state: SelectionState, flight: Flight, error: ContextBusError, effects: Effects) -> Step:
         """A failed step is a commit: it consumes nothing and leaves its command open."""
         prepared = flight.prepared
         assert prepared is not None
@@ -449,9 +430,7 @@ class Selection:
             origin_type=data.origin_type,
             sources=gather.facts_of(flight.results),
         )
-        record = recorded.record_of(
-            state.fold, flight, self._tenant, self._inbox, failed=failed, error=error
-        )
+        record = recorded.record_of(state.fold, flight, self._tenant, self._inbox, failed=failed, error=error)
         send = Send(subjects.command("placement", self._tenant), record)
         return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
 
@@ -473,9 +452,7 @@ class Selection:
         load = self._load(state.fold, flight.token, state.fold.sequence + 1)
         return replace(state, flight=flight), (load,)
 
-    def _answer_stored(
-        self, state: SelectionState, flight: Flight, found: CommandFact, effects: Effects
-    ) -> Step:
+    def _answer_stored(self, state: SelectionState, flight: Flight, found: CommandFact, effects: Effects) -> Step:
         command = flight.command
         if found.package is None:
             answer = Recorded(
@@ -517,9 +494,7 @@ class Selection:
         )
         return self._end(state, (Send(command.reply_to, answer, command.reply_as),))
 
-    def _fail(
-        self, state: SelectionState, flight: Flight, error: ContextBusError, effects: Effects = ()
-    ) -> Step:
+    def _fail(self, state: SelectionState, flight: Flight, error: ContextBusError, effects: Effects = ()) -> Step:
         return self._end(state, (*effects, _refuse(flight.command, error)))
 
     def _end(self, state: SelectionState, effects: Effects) -> Step:

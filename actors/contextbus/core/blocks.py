@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from contextbus.core.escape import escape_attribute, escape_text
 from contextbus_protocol.chat import ChatMessage, user
-from contextbus_protocol.values import Candidate, SourceKind
+from contextbus_protocol.values import Candidate, Provenance, SourceKind
 
 __all__ = [
     "RETRIEVED_PREAMBLE",
     "escape_attribute",
     "escape_text",
     "render_record",
+    "render_records",
     "render_retrieved",
     "user_block",
 ]
@@ -30,16 +31,43 @@ def render_record(source: str, kind: SourceKind, candidate: Candidate) -> str:
 
     The attributes are source, kind, id, then revision, origin and source kinds as far as they are known (D.E.5).
     """
-    head = f'<record source="{escape_attribute(source)}" kind="{kind}" id="{escape_attribute(candidate.record_id)}"'
-    if candidate.revision is not None:
-        head += f' revision="{candidate.revision}"'
-    provenance = candidate.provenance
-    if provenance is not None:
-        if provenance.origin is not None:
-            head += f' origin="{escape_attribute(provenance.origin)}"'
-        if provenance.source_kinds:
-            head += f' source_kinds="{escape_attribute(",".join(sorted(provenance.source_kinds)))}"'
-    return f"{head}>\n{escape_text(candidate.text)}\n</record>\n"
+    return _write_record(_open_record(source, kind), _label(candidate.provenance), candidate)
+
+
+def render_records(offers: Iterable[tuple[str, SourceKind, Candidate]]) -> list[str]:
+    """Render many records; what their elements share is escaped once."""
+    heads: dict[tuple[str, SourceKind], str] = {}
+    labels: dict[Provenance | None, str] = {}
+    records: list[str] = []
+    for source, kind, candidate in offers:
+        head = heads.get((source, kind))
+        if head is None:
+            head = heads[source, kind] = _open_record(source, kind)
+        label = labels.get(candidate.provenance)
+        if label is None:
+            label = labels[candidate.provenance] = _label(candidate.provenance)
+        records.append(_write_record(head, label, candidate))
+    return records
+
+
+def _open_record(source: str, kind: SourceKind) -> str:
+    return f'<record source="{escape_attribute(source)}" kind="{kind}" id="'
+
+
+def _label(provenance: Provenance | None) -> str:
+    """The attributes origin and source_kinds, the kinds sorted and joined by commas (D.E.6)."""
+    if provenance is None:
+        return ""
+    origin = "" if provenance.origin is None else f' origin="{escape_attribute(provenance.origin)}"'
+    kinds = escape_attribute(",".join(sorted(provenance.source_kinds)))
+    return f'{origin} source_kinds="{kinds}"' if kinds else origin
+
+
+def _write_record(head: str, label: str, candidate: Candidate) -> str:
+    revision = "" if candidate.revision is None else f' revision="{candidate.revision}"'
+    return (
+        f'{head}{escape_attribute(candidate.record_id)}"{revision}{label}>\n{escape_text(candidate.text)}\n</record>\n'
+    )
 
 
 def render_retrieved(pass_: int, step: int, records: Sequence[str]) -> str:

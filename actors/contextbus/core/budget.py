@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -47,13 +47,11 @@ def merge_budget(
         budget = base
     else:
         _refuse_unknown("budget", overrides, _BUDGET_FIELDS)
-        values = {**msgspec.structs.asdict(base), **overrides}
-        shares = values["shares"]
-        if isinstance(shares, Mapping):
-            partial = cast("Mapping[str, object]", shares)
-            _refuse_unknown("budget.shares", partial, SOURCE_KINDS)
-            values["shares"] = Shares(**{**msgspec.structs.asdict(base.shares), **partial})
-        budget = ContextBudget(**values)
+        given: dict[str, Any] = dict(overrides)
+        if isinstance(given.get("shares"), Mapping):
+            _refuse_unknown("budget.shares", given["shares"], SOURCE_KINDS)
+            given["shares"] = msgspec.structs.replace(base.shares, **given["shares"])
+        budget = msgspec.structs.replace(base, **given)
     validate_budget(budget)
     return budget
 
@@ -76,7 +74,7 @@ def validate_budget(budget: ContextBudget) -> None:
     for name, tokens in (("max_tokens", budget.max_tokens), ("working_memory_tokens", budget.working_memory_tokens)):
         require_count(f"budget.{name}", tokens)
     shares: object = budget.shares
-    if not isinstance(shares, Shares):
+    if type(shares) is not Shares:
         raise InvalidTypeError(f"budget.shares must hold the weights of {', '.join(SOURCE_KINDS)}")
     for kind, weight in _weights(shares):
         if not _is_finite(weight) or weight < 0:

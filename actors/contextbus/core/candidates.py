@@ -21,7 +21,7 @@ from contextbus_protocol.values import (
 )
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Offer(msgspec.Struct, frozen=True, gc=False):
     """A candidate with where it comes from.
 
     ``order`` is the position of its source; ``restored`` marks a record of an earlier package whose block left the
@@ -81,7 +81,7 @@ def _label_fault(candidate: Candidate) -> str | None:
         return "query must be a string"
     if provenance is None:
         return None
-    if not isinstance(provenance, Provenance):
+    if type(provenance) is not Provenance:
         return "provenance must be a Provenance"
     labels: tuple[object, ...] = ("" if provenance.origin is None else provenance.origin, *provenance.source_kinds)
     return None if all(type(label) is str for label in labels) else "provenance must hold strings"
@@ -98,8 +98,9 @@ def cut_result(result: SourceResult, limit: int) -> SourceResult:
 def order_offers(results: Sequence[SourceResult], restored: Sequence[SourceResult] = ()) -> list[Offer]:
     """All candidates in entry order: by source, then score descending, then id by code point (D.C.1-D.C.3, D.D.6).
 
-    A record to restore that its source offers again, unchanged, counts once, as the fresh offer.  Whatever still
-    ties keeps the order in which the source gave it.
+    Entries of one record with one score go newest revision first, then by digest, so that the order in which a
+    source gives them does not matter.  A record to restore that its source offers again, unchanged, counts once, as
+    the fresh offer.
     """
     again = {result.source: result for result in restored}
     offers: list[Offer] = []
@@ -126,8 +127,9 @@ def _order_source(fresh: SourceResult | None, again: SourceResult | None, order:
     return offers
 
 
-def _rank(offer: Offer) -> tuple[float, str]:
-    return -offer.candidate.score, offer.candidate.record_id
+def _rank(offer: Offer) -> tuple[float, str, int, str]:
+    candidate = offer.candidate
+    return -candidate.score, candidate.record_id, -(candidate.revision or 0), candidate.digest
 
 
 def exclude_offers(offers: Sequence[Offer], placed: Sequence[PlacedEntry]) -> list[EntryReason | None]:

@@ -1,14 +1,14 @@
 """Weights of characters by class: the heuristic ``classes`` (D.M.2).
 
-The class of a character follows from the first byte of its UTF-8 form, for some from the first two, so a text is weighed
-by deleting and counting in its bytes, which runs in C.  A weight belongs to one character alone: the weight of a
-concatenation is the sum of the weights, exactly.
+The class of a character follows from the first byte of its UTF-8 form, for some from the first two, so a text is
+weighed by deleting and counting in its bytes, which runs in C.  A weight belongs to one character alone: the weight of
+a concatenation is the sum of the weights, exactly.
 
 Fitted against the vocabularies ``cl100k_base`` and ``o200k_base``.  On texts of 1000 characters and more of English
 prose, chat, code and JSON the estimate lies within -15 % and +35 % of either.  Other scripts are weighed by
-``cl100k_base``, within -20 % and +40 %; newer vocabularies pack them tighter, so against those the estimate is too high,
-up to seven times for the rarest.  Texts without words (random letters, hexadecimal) and texts of rare Han
-characters only lie outside the band.
+``cl100k_base``, within -25 % and +40 %; newer vocabularies pack most of them tighter, so against those the estimate is
+too high, up to eight times for the rarest.  Outside the band are texts without words (random letters, hexadecimal) and
+texts of nothing but rare Han characters.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from contextbus.core.blocks import render_record, render_retrieved, user_block
+from contextbus.core.blocks import render_records, render_retrieved, user_block
 from contextbus.core.budget import available_tokens, context_tokens, split_by_kind
 from contextbus.core.candidates import Offer, exclude_offers, order_offers
 from contextbus.core.context_input import ContextInput
@@ -56,7 +56,7 @@ def select(given: ContextInput, estimator: Estimator) -> Selection:
     tail_cost = measure_tail(items, 0 if snapshot is None else snapshot.revision, estimator)
 
     offers = order_offers(given.results, given.restored)
-    records = [render_record(offer.source, offer.kind, offer.candidate) for offer in offers]
+    records = render_records((offer.source, offer.kind, offer.candidate) for offer in offers)
     costs, ignored = cost_records(offers, records, estimator)
     reasons = exclude_offers(offers, given.placed)
     owed = admit_mandatory(offers, costs, reasons)

@@ -8,8 +8,9 @@ from typing import Final
 from contextbus_protocol.digests import clean_text
 
 _FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-# One scan tells whether anything has to be done; most text has nothing.
-_SPECIAL: Final = re.compile("[&<>\"'\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+# One scan tells whether anything has to be done; most text has nothing.  A match of all that may stay as it is takes
+# half the time of a search for what may not.
+_PLAIN: Final = re.compile("[\t\n !#-%(-;=?-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
 
 
 def escape_text(text: str) -> str:
@@ -18,7 +19,7 @@ def escape_text(text: str) -> str:
     Code points that XML 1.0 forbids, and lone surrogates, become U+FFFD first; then ``& < > " '`` and carriage
     return become references, so that a parser gives the text back.
     """
-    if _SPECIAL.search(text) is None:
+    if _PLAIN.fullmatch(text):
         return text
     text = _FORBIDDEN.sub("\ufffd", clean_text(text))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

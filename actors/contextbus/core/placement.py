@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from contextbus.core.blocks import render_record, render_retrieved, user_block
+from contextbus.core.blocks import render_records, render_retrieved, user_block
 from contextbus.core.candidates import Offer, order_offers
 from contextbus.core.working_memory_items import MemoryItem, list_items, render_working_memory
 from contextbus_protocol.digests import clean_text
@@ -39,11 +39,11 @@ def place(
     offers = order_offers(results, restored)
     _require_match(decision, items, offers)
     entries = decision.manifest.entries[len(items) :]
-    records = [
-        render_record(offer.source, offer.kind, offer.candidate)
+    records = render_records(
+        (offer.source, offer.kind, offer.candidate)
         for offer, entry in zip(offers, entries, strict=True)
         if entry.selected
-    ]
+    )
     return assemble(decision, render_tail(decision, items, snapshot), offers, records, query)
 
 

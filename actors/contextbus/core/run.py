@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from contextbus.core.history import SourceHistory
+from contextbus.core.history import Entry, SourceHistory
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
     AnyEvent,
@@ -154,9 +154,9 @@ def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, d
     """The state after one event; events of other parts and unknown ones change nothing."""
     replace = msgspec.structs.replace
     match event:
-        case RunStarted(scope, estimator):
+        case RunStarted(scope=scope, estimator=estimator):
             return replace(state, scope=scope, estimator=estimator)
-        case HistoryReplaced(keep):
+        case HistoryReplaced(keep=keep):
             return keep_messages(state, keep)
         case MessagesAppended():
             return replace(
@@ -165,9 +165,9 @@ def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, d
             )
         case StepCompiled():
             return _fold_step(state, event, sequence, digest, command)
-        case CallSucceeded(step):
+        case CallSucceeded(step=step):
             return _settle(state, step, succeeded=True)
-        case CallFailed(step):
+        case CallFailed(step=step):
             return _settle(state, step, succeeded=False)
         case RefreshRequested():
             return replace(state, refresh_requested=True)
@@ -202,7 +202,8 @@ def append_messages(state: RunState, event: MessagesAppended) -> RunState:
         if fact.role != "system" or system_count != index:
             break
         system_count += 1
-    return msgspec.structs.replace(state, history=state.history.append_facts(event.messages), system_count=system_count)
+    entries = (Entry(fact.digest, fact.eighteenths) for fact in event.messages)
+    return msgspec.structs.replace(state, history=state.history.extend(entries), system_count=system_count)
 
 
 def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str, command: str) -> RunState:

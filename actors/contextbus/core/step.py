@@ -10,13 +10,11 @@ import msgspec
 from contextbus.core.budget import usable_input_tokens
 from contextbus.core.compile import ContextInput, decide
 from contextbus.core.estimate import Estimator
-from contextbus.core.history import make_query
+from contextbus.core.history import digest_message, make_query
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.run import RunState, append_messages, keep_messages
-from contextbus.core.working_memory import active_task
+from contextbus.core.working_memory_items import active_task
 from contextbus_protocol import digests
-from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.codec import encode_json
 from contextbus_protocol.errors import ConflictError, InvalidRequestError
 from contextbus_protocol.events import HistoryReplaced, MessageFact, MessagesAppended, RunStarted
 from contextbus_protocol.messages import HistoryFact, NewMessages
@@ -42,11 +40,6 @@ class StepPlan(msgspec.Struct, frozen=True):
     pass_: int
     prefix_cause: CachePrefixCause | None
     active_task_id: str | None
-
-
-def digest_message(message: ChatMessage) -> str:
-    """The digest of a source message, over its JSON bytes in deterministic order."""
-    return digests.digest_bytes(encode_json(message))
 
 
 def take_messages(
@@ -92,7 +85,7 @@ def take_messages(
 def _known_prefix(state: RunState, keep: int, facts: tuple[MessageFact, ...]) -> int:
     """How many of the messages the run already has behind the first ``keep``."""
     known = state.history.count - keep
-    chain = state.history.chain_at(keep)
+    chain = state.history.keep(keep).chain
     for fact in facts[:known]:
         chain = digests.extend_chain(chain, fact.digest)
     if known > len(facts) or chain != state.history.chain:

@@ -1,1 +1,1 @@
-"""Fold a log, verify it, without a broker.  FREE."""
+"""Fold a log and verify it: no broker, no clock, only commits and blobs.  FREE."""

@@ -1,1 +1,1 @@
-"""The world: host, buses, journal, blobs, embedded server, clock.  FREE: nothing here is replayed."""
+"""The world: host, buses, journal, blobs, embedded server, clock. FREE: nothing is replayed."""

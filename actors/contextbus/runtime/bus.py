@@ -9,6 +9,8 @@ import msgspec
 
 from contextbus_protocol.codec import MSGPACK
 
+NOBODY_SERVES = 503
+
 
 class Frame(msgspec.Struct, frozen=True):
     """What arrives: ``status`` is 503 when nobody serves the subject that a request went to."""
@@ -39,11 +41,11 @@ class Bus(Protocol):
         """The most bytes that one frame may hold."""
         ...
 
-    async def publish(self, subject: str, data: bytes, *, reply: str = "", content_type: str = MSGPACK) -> None:
-        """Hand a frame over.
+    def publish(self, subject: str, data: bytes, *, reply: str = "", content_type: str = MSGPACK) -> None:
+        """Hand a frame over without waiting: frames of one turn of the event loop leave in one flush.
 
         Raises:
-            BusUnavailableError: the bus is not connected; nothing was sent.
+            BusUnavailableError: the bus is not connected or its buffer is full; nothing was sent.
             PayloadTooLargeError: the frame is larger than ``longest``.
         """
         ...

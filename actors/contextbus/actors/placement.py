@@ -1,0 +1,377 @@
+"""The placement actor: renders a decided step, stores its package, and commits; the only one that commits to a run.
+
+It keeps no fold.  After the commit it tells the selection instance, then answers the client, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from contextbus import __version__
+from contextbus.actors import gather
+from contextbus.actors.effects import Effects, Fetch, Send, Store
+from contextbus.core.compile import place
+from contextbus.core.estimate import Estimator, make_estimator
+from contextbus.core.history import digest_message
+from contextbus.core.step import POLICY
+from contextbus_protocol import blobs, codec, digests
+from contextbus_protocol.errors import ContextBusError, InvalidTypeError, error_of
+from contextbus_protocol.events import (
+    AnyEvent,
+    BlockFact,
+    Commit,
+    EntryFact,
+    MessagesAppended,
+    StepFailed,
+)
+from contextbus_protocol.events import (
+    StepCompiled as StepCompiledEvent,
+)
+from contextbus_protocol.messages import (
+    AnyMessage,
+    CommitHead,
+    Committed,
+    Conflicted,
+    ErrorReply,
+    Fetched,
+    HistoryFact,
+    Place,
+    Record,
+    Recorded,
+    StepCompiled,
+    Unstored,
+)
+from contextbus_protocol.package import Decision, Package
+
+LARGEST_FACTS: Final = 128 * 1024
+"""Bytes of entries that a commit holds itself; more go to a blob (design: section 3)."""
+
+replace = msgspec.structs.replace
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One commit under way; ``committed`` is set while another attempt's stored package is fetched."""
+
+    head: CommitHead
+    reference: str | None = None
+    package: str = ""
+    error: ErrorReply | None = None
+    count: int = 0
+    chain: str = ""
+    commit: Commit | None = None
+    committed: Committed | None = None
+
+
+class PlacementState(msgspec.Struct, frozen=True):
+    """The commits under way for one run, by token."""
+
+    jobs: tuple[Job, ...] = ()
+
+
+Step = tuple[PlacementState, Effects]
+
+
+class Placement:
+    """The rule.
+
+    Args:
+        tokenizers: the named tokenizers that this process has at hand.
+        durability: what an acknowledgement rests on; it is named in every answer.
+    """
+
+    name: Final = "placement"
+
+    def __init__(
+        self,
+        tokenizers: Mapping[str, Callable[[str], int]] | None = None,
+        durability: str = "",
+    ) -> None:
+        self._tokenizers = dict(tokenizers or {})
+        self._durability = durability
+
+    def initial(self, run: str) -> PlacementState:
+        """Nothing is under way."""
+        del run
+        return PlacementState()
+
+    def is_idle(self, state: PlacementState) -> bool:
+        """Whether no commit is under way."""
+        return not state.jobs
+
+    def decide(self, state: PlacementState, message: AnyMessage) -> Step:
+        """Take one message of a run."""
+        match message:
+            case Place() | Record():
+                return self._store(state, message)
+            case Committed():
+                return self._committed(state, message)
+            case Conflicted() | Unstored():
+                job = _find(state, message.token)
+                if job is None:
+                    return state, ()
+                return _drop(state, job), (Send(job.head.notify, message),)
+            case Fetched():
+                return self._fetched(state, message)
+            case _:
+                return state, ()
+
+    def _store(self, state: PlacementState, message: Place | Record) -> Step:
+        head = message.head
+        if _find(state, head.token) is not None:
+            return state, ()  # the same request again: its commit is under way
+        try:
+            if isinstance(message, Place):
+                job, stored = self._render(message)
+            else:
+                job, stored = _plain(message)
+        except ContextBusError as exc:
+            refused = Unstored(run=message.run, token=head.token, part="run", code=exc.code, message=exc.message)
+            return state, (Send(head.notify, refused),)
+        assert job.commit is not None
+        store = Store(job.commit, head.expected, head.token, stored)
+        return PlacementState((*state.jobs, job)), (store,)
+
+    def _render(self, message: Place) -> tuple[Job, tuple[tuple[str, bytes], ...]]:
+        memory = message.working_memory
+        snapshot = None if memory is None else memory.snapshot
+        package = place(message.decision, message.results, snapshot, message.query)
+        estimator = make_estimator(message.options.estimator, self._tokenizers)
+        events, stored = _history_events(message.history)
+        step, text, outputs = compile_event(message, package, estimator)
+        job = Job(
+            head=message.head,
+            reference=step.package,
+            package=text,
+            commit=_commit(message.head, (*events, step)),
+        )
+        return job, stored + outputs
+
+    def _committed(self, state: PlacementState, message: Committed) -> Step:
+        job = _find(state, message.token)
+        if job is None:
+            return state, ()
+        notify = Send(job.head.notify, message)
+        step = _step_of(message.commit)
+        if step is not None and step.package != job.reference:
+            # another attempt of this command came first: what it stored is the answer
+            job = replace(job, committed=message)
+            fetch = Fetch(message.run, (step.package,), message.token)
+            return _swap(state, job), (notify, fetch)
+        return _drop(state, job), (notify, self._reply(job, message, job.package))
+
+    def _fetched(self, state: PlacementState, message: Fetched) -> Step:
+        job = _find(state, message.token)
+        if job is None or job.committed is None:
+            return state, ()
+        step = _step_of(job.committed.commit)
+        data = None if step is None else dict(message.blobs).get(step.package)
+        if data is None:
+            error = error_of(message.code or "not_found", "the step is stored, its package is not at hand")
+            return _drop(state, job), (_refuse(job.head, error),)
+        try:
+            text = bytes(blobs.decode_output(data).package).decode()
+        except ContextBusError as exc:
+            return _drop(state, job), (_refuse(job.head, exc),)
+        return _drop(state, job), (self._reply(job, job.committed, text),)
+
+    def _reply(self, job: Job, message: Committed, package: str) -> Send:
+        head = job.head
+        step = _step_of(message.commit)
+        failed = next((e for e in message.commit.events if isinstance(e, StepFailed)), None)
+        if failed is not None and job.error is not None:
+            return Send(head.reply_to, job.error, head.reply_as)
+        if step is not None:
+            compiled = StepCompiled(
+                run=head.run,
+                command=head.command,
+                step=step.step,
+                sequence=message.sequence,
+                commit=message.digest,
+                count=step.count,
+                chain=step.chain,
+                reference=step.package,
+                package=package,
+                durability=self._durability,
+            )
+            return Send(head.reply_to, compiled, head.reply_as)
+        recorded = Recorded(
+            run=head.run,
+            command=head.command,
+            sequence=message.sequence,
+            commit=message.digest,
+            count=job.count,
+            chain=job.chain,
+            durability=self._durability,
+        )
+        return Send(head.reply_to, recorded, head.reply_as)
+
+
+def compile_event(
+    message: Place, package: Package, estimator: Estimator
+) -> tuple[StepCompiledEvent, str, tuple[tuple[str, bytes], ...]]:
+    """The event of a placed step, the package's JSON text, and the blobs to store.
+
+    ``verify`` makes the event from recorded inputs with this same function.
+    """
+    data = codec.encode_json(package)
+    output = blobs.encode_output(data, message.results, message.user_text)
+    reference = digests.digest_bytes(output)
+    stored: tuple[tuple[str, bytes], ...] = ((reference, output),)
+    entries = entry_facts(message.decision)
+    facts: str | None = None
+    if len(entries) * _SMALLEST_ENTRY > LARGEST_FACTS or len(codec.encode_json(entries)) > LARGEST_FACTS:
+        all_entries = blobs.encode_facts(entries)
+        facts = digests.digest_bytes(all_entries)
+        stored += ((facts, all_entries),)
+        entries = tuple(e for e in entries if e.selected)
+    manifest = package.manifest
+    memory = message.working_memory
+    event = StepCompiledEvent(
+        step=manifest.step,
+        refresh=manifest.refresh,
+        pass_=manifest.pass_,
+        host_request=message.host_request,
+        options=message.options,
+        sources=gather.facts_of(message.results),
+        query_digest=digests.digest_text(message.query) if message.query else None,
+        query_length=len(message.query),
+        working_memory=None if memory is None else memory.used,
+        active_task_id=message.active_task_id,
+        budget=manifest.budget,
+        entries=entries,
+        facts=facts,
+        counts=message.decision.counts,
+        blocks=tuple(
+            BlockFact(b.placement, digest_message(m), estimator.message(m)) for b in package.blocks for m in b.messages
+        ),
+        placement=manifest.placement,
+        cache_prefix_changed=manifest.cache_prefix_changed,
+        cache_prefix_cause=manifest.cache_prefix_cause,
+        fallback=manifest.fallback,
+        count=message.history.count,
+        chain=message.history.chain,
+        manifest_digest=digests.digest_bytes(codec.encode_json(manifest)),
+        package_digest=digests.digest_bytes(data),
+        package=reference,
+        erasures=message.erasures,
+    )
+    return event, data.decode(), stored
+
+
+_SMALLEST_ENTRY: Final = 120
+"""Fewer bytes than any entry takes: below this product nothing needs to be measured."""
+
+
+def entry_facts(decision: Decision) -> tuple[EntryFact, ...]:
+    """The entries of a decision as facts: with scores, without queries."""
+    return tuple(
+        EntryFact(
+            source=e.source,
+            kind=e.kind,
+            record_id=e.record_id,
+            digest=e.digest,
+            tokens=e.tokens,
+            selected=e.selected,
+            reason=e.reason,
+            score=score,
+            revision=e.revision,
+            mandatory=mandatory,
+        )
+        for e, score, mandatory in zip(decision.manifest.entries, decision.scores, decision.mandatory, strict=True)
+    )
+
+
+def _plain(message: Record) -> tuple[Job, tuple[tuple[str, bytes], ...]]:
+    head = message.head
+    events: tuple[AnyEvent, ...] = ()
+    stored: tuple[tuple[str, bytes], ...] = ()
+    if message.history is not None:
+        events, stored = _history_events(message.history)
+    events += message.events
+    error: ErrorReply | None = None
+    if message.failed is not None:
+        events += (message.failed,)
+        error = ErrorReply(
+            run=head.run,
+            command=head.command,
+            code=message.failed.code,
+            message=message.error_message,
+        )
+        if message.error is not None:
+            error = replace(error, data=message.error)
+    if not events:
+        raise InvalidTypeError("a commit needs at least one event")
+    job = Job(
+        head=head,
+        error=error,
+        count=message.count,
+        chain=message.chain,
+        commit=_commit(head, events),
+    )
+    return job, stored
+
+
+def _history_events(
+    history: HistoryFact,
+) -> tuple[tuple[AnyEvent, ...], tuple[tuple[str, bytes], ...]]:
+    """What a commit says of its messages, in order, and the blob that holds them."""
+    events: list[AnyEvent] = []
+    stored: tuple[tuple[str, bytes], ...] = ()
+    if history.started is not None:
+        events.append(history.started)
+    if history.replaced is not None:
+        events.append(history.replaced)
+    if history.facts:
+        data = blobs.encode_input(history.messages)
+        reference = digests.digest_bytes(data)
+        stored = ((reference, data),)
+        events.append(
+            MessagesAppended(
+                start=history.start,
+                messages=history.facts,
+                chain=history.chain,
+                inputs=reference,
+            )
+        )
+    return tuple(events), stored
+
+
+def _commit(head: CommitHead, events: tuple[AnyEvent, ...]) -> Commit:
+    return Commit(
+        version=codec.COMMIT_VERSION,
+        tenant=head.tenant,
+        run=head.run,
+        part="run",
+        command=head.command,
+        command_digest=head.command_digest,
+        attempt=head.attempt,
+        engine=__version__,
+        policy=POLICY,
+        previous=head.previous,
+        at=head.at,
+        events=events,
+    )
+
+
+def _step_of(commit: Commit) -> StepCompiledEvent | None:
+    return next((e for e in commit.events if isinstance(e, StepCompiledEvent)), None)
+
+
+def _refuse(head: CommitHead, error: ContextBusError) -> Send:
+    reply = ErrorReply(run=head.run, command=head.command, code=error.code, message=error.message, data=error.data)
+    return Send(head.reply_to, reply, head.reply_as)
+
+
+def _find(state: PlacementState, token: str) -> Job | None:
+    return next((j for j in state.jobs if j.head.token == token), None)
+
+
+def _drop(state: PlacementState, job: Job) -> PlacementState:
+    return PlacementState(tuple(j for j in state.jobs if j.head.token != job.head.token))
+
+
+def _swap(state: PlacementState, job: Job) -> PlacementState:
+    return PlacementState((*_drop(state, job).jobs, job))

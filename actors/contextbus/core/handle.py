@@ -1,0 +1,87 @@
+"""What a client knows of a run: its source messages, and how much of them the log holds.
+
+A pure fold in the client's run handle (design: section 4).  Messages are handed over in two ways: what is new, or the
+whole list; either way only what the log does not hold travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from contextbus.core.history import SourceHistory
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.digests import EMPTY_CHAIN
+from contextbus_protocol.messages import NewMessages
+
+
+class RunHandle(msgspec.Struct, frozen=True):
+    """The client's side of a run.
+
+    The log is known to hold ``base_count`` messages with the chain ``base_chain``; the first ``kept`` of them are the
+    first of ``history`` too.  ``seen`` and ``seen_memory`` are the newest sequences that the client knows of.
+    """
+
+    history: SourceHistory = SourceHistory()
+    base_count: int = 0
+    base_chain: str = EMPTY_CHAIN
+    kept: int = 0
+    seen: int = 0
+    seen_memory: int = 0
+
+    def append(self, messages: Sequence[ChatMessage]) -> RunHandle:
+        """The handle with messages behind its history."""
+        history = self.history.append(messages, _no_costs(messages))
+        return msgspec.structs.replace(self, history=history)
+
+    def hand_over(self, messages: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> RunHandle:
+        """The handle with the whole list as its history; blocks of ours in it are dropped (design: section 4)."""
+        keep, rest = self.history.difference(messages, own_digests)
+        history = self.history.keep(keep).append(rest, _no_costs(rest))
+        return msgspec.structs.replace(self, history=history, kept=min(self.kept, keep))
+
+    def new_messages(self) -> NewMessages:
+        """What the log does not hold, as a command carries it."""
+        bodies = tuple(e.message for e in self.history[self.kept :] if e.message is not None)
+        return NewMessages(
+            base_count=self.base_count,
+            base_chain=self.base_chain,
+            keep=self.kept,
+            messages=bodies,
+            chain=self.history.chain,
+        )
+
+    def acknowledge(self, sequence: int, count: int, chain: str) -> RunHandle:
+        """The handle once the log is known to hold ``count`` messages as of a sequence."""
+        if sequence < self.seen:
+            return self
+        kept = count if count <= self.history.count and self.history.keep(count).chain == chain else 0
+        return msgspec.structs.replace(self, base_count=count, base_chain=chain, kept=kept, seen=sequence)
+
+    def see_memory(self, sequence: int) -> RunHandle:
+        """The handle once a commit of the working memory is known."""
+        return msgspec.structs.replace(self, seen_memory=max(self.seen_memory, sequence))
+
+    def rebase(self, messages: Sequence[ChatMessage], sequence: int) -> RunHandle:
+        """The handle on the history that the log holds now, with what this client had added behind it.
+
+        Args:
+            messages: all source messages that the log holds.
+            sequence: the log's sequence that they are as of.
+        """
+        base = SourceHistory().append(messages, _no_costs(messages))
+        own = [e.message for e in self.history[self.kept :] if e.message is not None]
+        return RunHandle(
+            history=base.append(own, _no_costs(own)),
+            base_count=base.count,
+            base_chain=base.chain,
+            kept=base.count,
+            seen=max(sequence, self.seen),
+            seen_memory=self.seen_memory,
+        )
+
+
+def _no_costs(messages: Sequence[ChatMessage]) -> Iterable[int]:
+    """A client counts nothing: selection does, once."""
+    return (0 for _ in messages)

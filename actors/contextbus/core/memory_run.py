@@ -1,0 +1,117 @@
+"""The fold of a run's working-memory part: the snapshot as its log says it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from contextbus.core.digest_set import DigestSet
+from contextbus.core.run import ChainBrokenError
+from contextbus.core.working_memory_patch import (
+    PatchResult,
+    apply_working_memory_patch,
+    operation_digest,
+)
+from contextbus_protocol import digests
+from contextbus_protocol.codec import encode_json
+from contextbus_protocol.events import (
+    AnyEvent,
+    Commit,
+    UnknownEvent,
+    WorkingMemoryCreated,
+    WorkingMemoryPatched,
+)
+from contextbus_protocol.working_memory import WorkingMemoryPatch, WorkingMemorySnapshot
+
+REMEMBERED_COMMANDS: Final = 256
+
+
+class MemoryCommandFact(msgspec.Struct, frozen=True):
+    """A command that the log holds, with the ids of the items that it added."""
+
+    command: str
+    command_digest: str
+    ids: tuple[str, ...] = ()
+
+
+class MemoryState(msgspec.Struct, frozen=True):
+    """The working memory of a run as of a commit.
+
+    ``applied`` are the operation ids of the whole run, as 16-byte digests (D.O.23); the snapshot itself carries none,
+    so that what a step uses does not grow with them.  ``snapshot_digest`` is over the snapshot's JSON bytes.
+    """
+
+    run: str
+    sequence: int = 0
+    digest: str = ""
+    snapshot: WorkingMemorySnapshot | None = None
+    snapshot_digest: str = ""
+    applied: DigestSet = DigestSet()
+    recent: tuple[MemoryCommandFact, ...] = ()
+
+
+def fold_memory_commit(state: MemoryState, sequence: int, digest: str, commit: Commit) -> MemoryState:
+    """The state after one more commit.
+
+    Raises:
+        ChainBrokenError: the commit does not follow the state's last one.
+    """
+    if commit.previous != state.digest:
+        raise ChainBrokenError(f"commit {sequence} of run does not follow commit {state.sequence}")
+    ids: tuple[str, ...] = ()
+    for event in commit.events:
+        state, added = fold_memory_event(state, event)
+        ids += added
+    fact = MemoryCommandFact(commit.command, commit.command_digest, ids)
+    return msgspec.structs.replace(
+        state,
+        sequence=sequence,
+        digest=digest,
+        recent=(*state.recent, fact)[-REMEMBERED_COMMANDS:],
+    )
+
+
+def fold_memory_event(state: MemoryState, event: AnyEvent | UnknownEvent) -> tuple[MemoryState, tuple[str, ...]]:
+    """The state after one event, and the ids of the items that it added."""
+    match event:
+        case WorkingMemoryCreated(snapshot=snapshot):
+            applied = state.applied
+            for operation_id in snapshot.operation_ids:
+                applied = applied.add(operation_digest(operation_id))
+            return _with_snapshot(msgspec.structs.replace(state, applied=applied), snapshot), ()
+        case WorkingMemoryPatched(patch=patch, now=now):
+            result = try_patch(state, patch, now)
+            if result is None or result.status != "applied":
+                return state, ()
+            applied = state.applied.add(operation_digest(patch.operation_id))
+            state = msgspec.structs.replace(state, applied=applied)
+            return _with_snapshot(state, result.snapshot), result.ids
+        case _:
+            return state, ()
+
+
+def try_patch(state: MemoryState, patch: WorkingMemoryPatch, now: int) -> PatchResult | None:
+    """What a patch would come to; None while there is no working memory.
+
+    Raises:
+        InvalidTypeError: the patch is malformed (D.O.18).
+    """
+    if state.snapshot is None:
+        return None
+    return apply_working_memory_patch(
+        state.snapshot, patch, now=now, known=lambda i: operation_digest(i) in state.applied
+    )
+
+
+def find_memory_command(state: MemoryState, command: str) -> MemoryCommandFact | None:
+    """The newest remembered commit of a command."""
+    for fact in reversed(state.recent):
+        if fact.command == command:
+            return fact
+    return None
+
+
+def _with_snapshot(state: MemoryState, snapshot: WorkingMemorySnapshot) -> MemoryState:
+    bare = msgspec.structs.replace(snapshot, operation_ids=())
+    return msgspec.structs.replace(state, snapshot=bare, snapshot_digest=digests.digest_bytes(encode_json(bare)))

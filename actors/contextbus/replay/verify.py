@@ -1,0 +1,300 @@
+"""Verify a run: compute every step again from its recorded inputs and compare by digest.
+
+Nothing but the log and the blobs is read: no source, no tokenizer, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, cast
+
+import msgspec
+
+from contextbus.actors.placement import compile_event
+from contextbus.core.compile import place
+from contextbus.core.estimate import Estimator, make_estimator, recorded_estimator
+from contextbus.core.history import digest_message
+from contextbus.core.memory_run import MemoryState
+from contextbus.core.run import ChainBrokenError, RunState, fold_commit, fold_event
+from contextbus.core.step import POLICY, decide_step, plan_step
+from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
+from contextbus_protocol import blobs, digests
+from contextbus_protocol.chat import Text
+from contextbus_protocol.codec import decode_json
+from contextbus_protocol.errors import ContextBusError
+from contextbus_protocol.events import MessagesAppended, StepCompiled, WorkingMemoryUsed
+from contextbus_protocol.messages import CommitHead, HistoryFact, Place, WorkingMemoryInput
+from contextbus_protocol.package import CountFact, Package
+
+FetchBlob = Callable[[str], bytes | None]
+CheckStatus = Literal["same", "different", "missing", "unverifiable"]
+_MESSAGE_EIGHTEENTHS = 72
+
+
+class Check(msgspec.Struct, frozen=True):
+    """What came of one step, or of a commit that holds none.
+
+    ``missing`` means that a blob is gone (retention or a forget), ``unverifiable`` that this release no longer has the
+    policy.  ``expected`` is what the log says, ``got`` what the computation or the bytes gave.
+    """
+
+    sequence: int
+    status: CheckStatus
+    step: int | None = None
+    field: str = ""
+    expected: str = ""
+    got: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The checks of a run, in log order; a step that is the same has one check."""
+
+    run: str
+    checks: tuple[Check, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing differs."""
+        return all(c.status != "different" for c in self.checks)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were computed again and are the same."""
+        return sum(1 for c in self.checks if c.status == "same" and c.step is not None)
+
+
+def verify_run(log: RunLog, fetch: FetchBlob) -> Verdict:
+    """Compute every step of a run again.
+
+    Args:
+        log: both parts of the run's log.
+        fetch: gives the bytes of a blob of the run by reference, None when it is gone.
+    """
+    return Verdict(log.run, tuple(_checks(log, fetch)))
+
+
+def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
+    try:
+        memory = {0: MemoryState(log.run)}
+        memory |= {logged.sequence: state for logged, state in replay_memory(log)}
+    except ChainBrokenError as exc:
+        yield Check(0, "different", field="working-memory.previous", got=exc.message)
+        return
+    state = RunState(log.run)
+    for logged in log.commits:
+        if logged.commit.previous != state.digest:
+            yield Check(
+                logged.sequence,
+                "different",
+                field="previous",
+                expected=logged.commit.previous,
+                got=state.digest,
+            )
+            return
+        yield from _check_commit(state, logged, memory, fetch)
+        state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
+
+
+def _check_commit(
+    state: RunState, logged: LoggedCommit, memory: dict[int, MemoryState], fetch: FetchBlob
+) -> Iterator[Check]:
+    before = state
+    for event in logged.commit.events:
+        if isinstance(event, MessagesAppended):
+            yield from _check_messages(before, logged, event, fetch)
+        elif isinstance(event, StepCompiled):
+            if logged.commit.policy != POLICY:
+                yield Check(
+                    logged.sequence,
+                    "unverifiable",
+                    event.step,
+                    "policy",
+                    str(logged.commit.policy),
+                    str(POLICY),
+                )
+            else:
+                yield _check_step(before, logged, event, memory, fetch)
+        before = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command)
+
+
+def _check_messages(
+    state: RunState, logged: LoggedCommit, event: MessagesAppended, fetch: FetchBlob
+) -> Iterator[Check]:
+    def check(status: CheckStatus, field: str, expected: object, got: object) -> Check:
+        return Check(logged.sequence, status, None, field, str(expected), str(got))
+
+    data = fetch(event.inputs)
+    if data is None:
+        yield check("missing", "inputs", event.inputs, "no blob")
+        return
+    if digests.digest_bytes(data) != event.inputs:
+        yield check("different", "inputs", event.inputs, digests.digest_bytes(data))
+        return
+    try:
+        messages = blobs.decode_input(data).messages
+    except ContextBusError as exc:
+        yield check("different", "inputs", "a step's input", exc.code)
+        return
+    spec = state.estimator
+    estimator = make_estimator(spec) if spec is not None and spec.kind == "heuristic" else None
+    if len(messages) != len(event.messages):
+        yield check("different", "messages", len(event.messages), len(messages))
+        return
+    chain = state.history.chain
+    for index, (message, fact) in enumerate(zip(messages, event.messages, strict=True)):
+        digest = digest_message(message)
+        chain = digests.extend_chain(chain, digest)
+        if (digest, message.role) != (fact.digest, fact.role):
+            yield check("different", f"messages[{index}].digest", fact.digest, digest)
+            return
+        if estimator is not None and estimator.message(message) != fact.eighteenths:
+            counted = estimator.message(message)
+            yield check("different", f"messages[{index}].eighteenths", fact.eighteenths, counted)
+            return
+    if chain != event.chain or event.start != state.history.count:
+        yield check("different", "chain", event.chain, chain)
+
+
+def _check_step(
+    state: RunState,
+    logged: LoggedCommit,
+    event: StepCompiled,
+    memory: dict[int, MemoryState],
+    fetch: FetchBlob,
+) -> Check:
+    def check(status: CheckStatus, field: str = "", expected: object = "", got: object = "") -> Check:
+        return Check(logged.sequence, status, event.step, field, str(expected), str(got))
+
+    data = fetch(event.package)
+    if data is None:
+        return check("missing", "package", event.package, "no blob")
+    if digests.digest_bytes(data) != event.package:
+        return check("different", "package", event.package, digests.digest_bytes(data))
+    used = event.working_memory
+    known = memory.get(0 if used is None else used.sequence)
+    if known is None:
+        return check("different", "workingMemory.sequence", used, "no such commit")
+    if used is not None and used.digest != known.snapshot_digest:
+        return check("different", "workingMemory.digest", used.digest, known.snapshot_digest)
+    try:
+        output = blobs.decode_output(data)
+        stored = decode_json(bytes(output.package), Package)
+        estimator = _estimator(state, event, stored)
+        again, text = _compute(state, logged, event, output, known, estimator)
+    except ContextBusError as exc:
+        return check("different", "step", "a compiled step", f"{exc.code}: {exc.message}")
+    field, expected, got = first_difference(event, again)
+    if field:
+        return check("different", field, expected, got)
+    if text.encode() != bytes(output.package):
+        field, expected, got = first_difference(stored, decode_json(text, Package))
+        return check("different", f"package.{field}", expected, got)
+    return check("same")
+
+
+def _estimator(state: RunState, event: StepCompiled, stored: Package) -> Estimator:
+    """The step's counter; a tokenizer's counts are read, never made again (D.M.14)."""
+    spec = event.options.estimator
+    if spec.kind == "heuristic":
+        return make_estimator(spec)
+    del state
+    blocks = [m for b in stored.blocks for m in b.messages]
+    counts = list(event.counts)
+    for message, fact in zip(blocks, event.blocks, strict=False):
+        part = message.content[0]
+        if isinstance(part, Text):
+            text = digests.digest_text(part.text)
+            counts.append(CountFact(text, fact.eighteenths - _MESSAGE_EIGHTEENTHS))
+    return recorded_estimator(spec, counts)
+
+
+def _compute(
+    state: RunState,
+    logged: LoggedCommit,
+    event: StepCompiled,
+    output: blobs.StepOutput,
+    memory: MemoryState,
+    estimator: Estimator,
+) -> tuple[StepCompiled, str]:
+    snapshot = memory.snapshot if event.working_memory is not None else None
+    plan = plan_step(
+        state,
+        step=event.step,
+        options=event.options,
+        host_request=event.host_request,
+        user_text=output.user_text,
+        snapshot=snapshot,
+        estimator=estimator,
+    )
+    decision = decide_step(
+        state,
+        plan,
+        options=event.options,
+        results=output.results,
+        snapshot=snapshot,
+        estimator=estimator,
+    )
+    used = None
+    if snapshot is not None:
+        digest = memory.snapshot_digest
+        used = WorkingMemoryInput(WorkingMemoryUsed(memory.sequence, snapshot.revision, digest), snapshot)
+    commit = logged.commit
+    message = Place(
+        run=state.run,
+        head=CommitHead(
+            tenant=commit.tenant,
+            run=commit.run,
+            command=commit.command,
+            command_digest=commit.command_digest,
+            attempt=commit.attempt,
+            at=commit.at,
+            expected=state.sequence,
+            previous=commit.previous,
+            token="",
+            reply_to="",
+            notify="",
+            seconds_left=0.0,
+        ),
+        history=HistoryFact(chain=state.history.chain, count=state.history.count),
+        options=event.options,
+        decision=decision,
+        results=output.results,
+        query=plan.query if plan.refresh.retrieve else "",
+        user_text=output.user_text,
+        active_task_id=plan.active_task_id,
+        host_request=event.host_request,
+        working_memory=used,
+        erasures=event.erasures,
+    )
+    package = place(decision, output.results, snapshot, message.query)
+    again, text, _ = compile_event(message, package, estimator)
+    return again, text
+
+
+def first_difference(expected: object, got: object) -> tuple[str, str, str]:
+    """The path of the first field in which two values differ, with both sides; an empty path when none does."""
+    one, other = msgspec.to_builtins(expected), msgspec.to_builtins(got)
+    found = _first_difference(one, other, "")
+    return found or ("", "", "")
+
+
+def _first_difference(one: object, other: object, path: str) -> tuple[str, str, str] | None:
+    if one == other and type(one) is type(other):
+        return None
+    if isinstance(one, dict) and isinstance(other, dict):
+        left, right = cast("dict[str, object]", one), cast("dict[str, object]", other)
+        for key in sorted({*left, *right}):
+            found = _first_difference(left.get(key), right.get(key), f"{path}.{key}" if path else key)
+            if found:
+                return found
+        return None
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        items, others = cast("list[object]", one), cast("list[object]", other)
+        if len(items) != len(others):
+            return (f"{path}.length", str(len(items)), str(len(others)))
+        for index, (a, b) in enumerate(zip(items, others, strict=True)):
+            found = _first_difference(a, b, f"{path}[{index}]")
+            if found:
+                return found
+        return None
+    return (path, str(cast("object", one)), str(cast("object", other)))

@@ -1,0 +1,476 @@
+"""The host: runs actors inside the bus's callback until no local message is left.
+
+A message to an actor of the same process is passed by reference, with no task and no stream between.  Only what waits
+for the log or for a source is a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+import msgspec
+import structlog
+
+from contextbus.actors.effects import AnyEffect, Cancel, Fetch, Load, Rule, Scatter, Send, Store, Timer
+from contextbus.runtime import routes
+from contextbus.runtime.bus import NOBODY_SERVES, Bus, BusUnavailableError, Frame, Subscription
+from contextbus.runtime.clock import Clock, SystemClock
+from contextbus.runtime.drive import JournalDriver
+from contextbus.runtime.expiring import Expiring
+from contextbus.runtime.host_stats import HostStats
+from contextbus.runtime.inbound import Inbound, encoding_of
+from contextbus.runtime.journal import Journal
+from contextbus.runtime.outbox import Arrivals, Outbox
+from contextbus.runtime.package_store import PackageStore
+from contextbus.runtime.run_states import RunState
+from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler, fits
+from contextbus.runtime.trampoline import Actor, Alarm, Trampoline
+from contextbus_protocol import codec, subjects
+from contextbus_protocol.errors import ContextBusError
+from contextbus_protocol.messages import (
+    AnyMessage,
+    AskItems,
+    Elapsed,
+    Failed,
+    Fetched,
+    Loaded,
+    Offered,
+    Place,
+    Query,
+    Record,
+    ReplyEncoding,
+    Unstored,
+)
+from contextbus_protocol.values import SourceSpec
+
+CACHED_RUNS: Final = 4096
+DRAIN_SECONDS: Final = 10.0
+QUEUED_PER_RUN: Final = 1024
+
+_MOST_QUESTIONS: Final = 65_536
+_ABSENCE_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 1.0
+_QUERIES: Final[frozenset[type]] = frozenset((Query,))
+
+_log = structlog.get_logger(__name__)
+
+
+class _Address:
+    """Where one answer is waited for, and what was asked from there."""
+
+    __slots__ = ("asked", "future")
+
+    def __init__(self, future: asyncio.Future[AnyMessage]) -> None:
+        self.future = future
+        self.asked: AnyMessage | None = None
+
+
+class Host:
+    """Runs actors, and sources of this process, on a bus; an async context manager.
+
+    Args:
+        tenant: Whose host it is.
+        instance: A name that no other process of the tenant has or had; part of every reply address.
+        bus: The bus; it belongs to the caller.
+        journal: The log; it belongs to the caller.
+        rules: The actors; none for a process that only asks or only answers queries.
+        clock: Read for the time left of commands.
+        encode_local: Encode and decode messages between actors of this process too.
+        cache: How many states of runs are kept for each actor; busy ones are kept beyond that.
+        queued_per_run: How many messages may wait for one run of an actor; beyond, senders are told ``busy``.
+        drain_seconds: How long leaving waits for work in flight, in seconds.
+
+    Attributes:
+        stats: What happened so far.
+        packages: The package store.
+        inbox: The prefix of all reply addresses of this host.
+    """
+
+    def __init__(
+        self,
+        tenant: str,
+        instance: str,
+        bus: Bus,
+        journal: Journal,
+        rules: Iterable[Rule[Any]] = (),
+        *,
+        clock: Clock | None = None,
+        encode_local: bool = False,
+        cache: int = CACHED_RUNS,
+        queued_per_run: int = QUEUED_PER_RUN,
+        drain_seconds: float = DRAIN_SECONDS,
+    ) -> None:
+        self.tenant = tenant
+        self.inbox = subjects.inbox(tenant, instance)
+        self.stats = HostStats()
+        self.packages = PackageStore(journal, tenant)
+        self._bus = bus
+        self._clock: Clock = clock or SystemClock()
+        self._encode_local = encode_local
+        self._queued_per_run = queued_per_run
+        self._drain_seconds = drain_seconds
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._driver = JournalDriver(journal, self.packages, tenant)
+        self._arrivals = Arrivals(self._clock, 2 * cache)
+        self._outbox = Outbox(
+            bus,
+            packages=self.packages,
+            tenant=tenant,
+            arrivals=self._arrivals,
+            stats=self.stats,
+            spawn=self._spawn,
+        )
+        self._inbound = Inbound(tenant, self._driver, self.stats, self._send, self._spawn)
+        self._trampoline = Trampoline(self._start, self._inbound.answer, self._rest, self.stats)
+        self._actors = tuple(Actor(rule, tenant, self.inbox, cache) for rule in rules)
+        self._routes: dict[str, tuple[Actor, frozenset[type]]] = {}
+        for actor in self._actors:
+            self._routes[actor.subject] = (actor, actor.commands)
+            self._routes[actor.address] = (actor, actor.answers)
+        self._sources: dict[str, LocalSource] = {}
+        self._served: set[str] = set()
+        self._alarms: dict[tuple[Actor, str, str], Alarm] = {}
+        self._counter = itertools.count(1)
+        self._addresses: dict[str, _Address] = {}
+        self._questions: Expiring[tuple[Actor, Query]] = Expiring(_MOST_QUESTIONS)
+        self._sent: Expiring[AnyMessage] = Expiring(_MOST_QUESTIONS)
+        self._subscriptions: list[Subscription] = []
+        self._inbox_subscription: Subscription | None = None
+        self._draining = False
+        self._quiet = asyncio.Event()
+        self._starters: dict[type, Callable[[Actor, RunState, Any], None]] = {
+            Send: self._start_send,
+            Scatter: self._start_scatter,
+            Load: self._start_load,
+            Fetch: self._start_fetch,
+            Store: self._start_store,
+            Timer: self._start_timer,
+            Cancel: self._start_cancel,
+        }
+
+    async def __aenter__(self) -> Self:
+        self._inbox_subscription = await self._bus.subscribe(f"{self.inbox}.>", self._take_answer)
+        for actor in self._actors:
+            take = partial(self._take_command, actor)
+            self._subscriptions.append(await self._bus.subscribe(actor.subject, take, queue=actor.name))
+        for source in sorted(self._served):
+            subject, take = subjects.query(self.tenant, source), partial(self._take_query, source)
+            self._subscriptions.append(await self._bus.subscribe(subject, take, queue=subjects.encode_name(source)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            while self._subscriptions:
+                await self._subscriptions.pop().unsubscribe()
+            # Answers still come in while what was taken is brought to its end.
+            self._draining = True
+            self._rest()
+            with anyio.move_on_after(self._drain_seconds):
+                await self._quiet.wait()
+            if self._inbox_subscription is not None:
+                await self._inbox_subscription.unsubscribe()
+                self._inbox_subscription = None
+            for alarm in self._alarms.values():
+                alarm.stop()
+            self._alarms.clear()
+            if self._tasks:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.wait(self._tasks, timeout=1.0)
+            for address in tuple(self._addresses.values()):
+                address.future.cancel()
+
+    def add_source(
+        self, spec: SourceSpec, handler: SourceHandler, *, concurrency: int = CONCURRENCY, serve: bool = False
+    ) -> None:
+        """Answer the queries to a source in this process.
+
+        Args:
+            spec: The source.
+            handler: Finds candidates for a query.
+            concurrency: How many calls may be under way; more are answered with ``busy``.
+            serve: Take the queries of other processes too, as one of the source's workers; to be said before the host
+                is entered.
+        """
+        self._sources[spec.id] = LocalSource(spec, handler, concurrency, self._keep)
+        if serve:
+            self._served.add(spec.id)
+
+    def reply_address(self) -> tuple[str, asyncio.Future[AnyMessage]]:
+        """Make an address for one answer, and what will hold it; cancelling the latter closes the address."""
+        future: asyncio.Future[AnyMessage] = asyncio.get_running_loop().create_future()
+        address = f"{self.inbox}.client.{next(self._counter)}"
+        self._addresses[address] = _Address(future)
+        future.add_done_callback(lambda _: self._addresses.pop(address, None))
+        return address, future
+
+    def deliver(self, to: str, message: AnyMessage) -> None:
+        """Send a message as a client does: to an actor of this process or over the bus.
+
+        If nobody serves the subject, the reply address gets the error ``busy``.
+
+        Raises:
+            BusUnavailableError: nothing was sent, because the bus is not connected or does not take it.
+        """
+        reply_to = next(iter(routes.addresses(message)), "")
+        address = self._addresses.get(reply_to)
+        if address is not None:
+            address.asked = message
+        route = self._routes.get(to)
+        if route is not None:
+            self._let_in(*route, self._pass(message))
+        elif not self._outbox.send(to, message, reply=reply_to):
+            raise BusUnavailableError("not sent: the bus is not connected or does not take the message")
+
+    # What comes in
+
+    def _take_command(self, actor: Actor, frame: Frame) -> None:
+        def accept(message: AnyMessage) -> None:
+            self._let_in(actor, actor.commands, routes.fill_reply(message, frame.reply, encoding_of(frame)))
+
+        self._inbound.read(frame, accept)
+
+    def _take_query(self, source: str, frame: Frame) -> None:
+        encoding = encoding_of(frame)
+
+        def accept(message: AnyMessage) -> None:
+            query = routes.fill_reply(message, frame.reply, "msgpack")
+            if self._inbound.check(source, _QUERIES, query) and isinstance(query, Query):
+                self._sources[source].call(query, partial(self._send, query.reply_to, encoding=encoding))
+
+        self._inbound.read(frame, accept)
+
+    def _take_answer(self, frame: Frame) -> None:
+        kind, _, _ = frame.subject[len(self.inbox) + 1 :].partition(".")
+        if kind == "source":
+            self._take_source_answer(frame)
+        elif kind == "client":
+            self._take_client_answer(frame)
+        elif kind == "sent":
+            asked = self._sent.take(frame.subject, self._clock.elapsed())
+            if asked is not None and frame.status == NOBODY_SERVES:
+                self._inbound.refuse(asked, "busy", "no instance of the actor is running; send it again later")
+        elif (route := self._routes.get(frame.subject)) is not None:
+            self._inbound.read(frame, partial(self._let_in, *route), _say_nothing)
+        else:
+            self.stats.unroutable += 1
+
+    def _take_source_answer(self, frame: Frame) -> None:
+        question = self._questions.take(frame.subject, self._clock.elapsed())
+        if question is None:
+            self.stats.late += 1
+            return
+        actor, query = question
+
+        def accept(message: AnyMessage) -> None:
+            if isinstance(message, Offered | Failed) and fits(query, message):
+                self._deliver_answer(actor, message)
+            else:
+                fail("malformed")
+
+        def fail(code: str) -> None:
+            self._deliver_answer(actor, Failed(run=query.run, token=query.token, source=query.source, code=code))
+
+        if frame.status == NOBODY_SERVES:
+            fail("absent")
+        else:
+            self._inbound.read(frame, accept, partial(fail, "malformed"))
+
+    def _take_client_answer(self, frame: Frame) -> None:
+        address = self._addresses.get(frame.subject)
+        if address is None:
+            self.stats.late += 1
+        elif frame.status == NOBODY_SERVES:
+            if address.asked is not None:
+                self._inbound.refuse(address.asked, "busy", "no instance of the actor is running; start one")
+        else:
+            self._inbound.read(frame, partial(self._answer_client, frame.subject), _say_nothing)
+
+    def _let_in(self, actor: Actor, kinds: frozenset[type], message: AnyMessage) -> None:
+        if not self._inbound.check(actor.name, kinds, message):
+            return
+        known = actor.states.known(message.run)
+        if not known and (actor.states.full or kinds is actor.answers):
+            if kinds is actor.answers:
+                self.stats.late += 1
+            else:
+                self._inbound.refuse(message, "busy", "too many runs are busy in this instance; send it again later")
+            return
+        entry = actor.states.take(message.run)
+        if entry.queued >= self._queued_per_run:
+            self._inbound.refuse(message, "busy", "too many messages wait for this run; send it again later")
+            return
+        self._arrivals.note(message)
+        self._trampoline.put(actor, entry, message)
+        self._trampoline.run()
+
+    # What goes out
+
+    def _send(self, to: str, message: AnyMessage, encoding: ReplyEncoding = "msgpack") -> None:
+        route = self._routes.get(to)
+        if route is not None:
+            actor, kinds = route
+            if type(message) in kinds:
+                self._trampoline.put(actor, actor.states.take(message.run), self._pass(message))
+                self._trampoline.run()
+            else:  # a reply address that a client chose may be an actor's own
+                self.stats.unroutable += 1
+        elif to.startswith(f"{self.inbox}."):
+            self._answer_client(to, self._pass(message))
+        else:
+            reply = ""
+            if isinstance(message, AskItems | Place | Record):
+                # Not for an answer: there the server says when nobody serves the actor.
+                reply = f"{self.inbox}.sent.{next(self._counter)}"
+                self._sent.put(reply, message, self._clock.elapsed(), _ABSENCE_SECONDS)
+            self._outbox.send(to, message, encoding, reply)
+
+    def _answer_client(self, to: str, message: AnyMessage) -> None:
+        address = self._addresses.get(to)
+        if address is None or address.future.done():
+            self.stats.late += 1
+        else:
+            address.future.set_result(message)
+
+    def _pass(self, message: AnyMessage) -> AnyMessage:
+        return codec.decode_message(codec.encode_message(message)) if self._encode_local else message
+
+    def _deliver_answer(self, actor: Actor, message: AnyMessage) -> None:
+        if not actor.states.known(message.run):
+            self.stats.late += 1
+            return
+        self._trampoline.put(actor, actor.states.take(message.run), message)
+        self._trampoline.run()
+
+    # Effects
+
+    def _start(self, actor: Actor, entry: RunState, effect: AnyEffect) -> None:
+        self._starters[type(effect)](actor, entry, effect)
+
+    def _start_send(self, actor: Actor, entry: RunState, effect: Send) -> None:
+        self._send(effect.to, effect.message, effect.encoding)
+
+    def _start_scatter(self, actor: Actor, entry: RunState, effect: Scatter) -> None:
+        for query in effect.queries:
+            source = self._sources.get(query.source)
+            if source is not None:
+                source.call(self._arrivals.age_query(query), partial(self._deliver_answer, actor))
+                continue
+            # An address for each question: so the server can say which source is absent.
+            reply = f"{self.inbox}.source.{next(self._counter)}"
+            asked = msgspec.structs.replace(query, reply_to=reply)
+            seconds = max(0.0, query.seconds_left) + _GRACE_SECONDS
+            self._questions.put(reply, (actor, asked), self._clock.elapsed(), seconds)
+            self._outbox.send(subjects.query(self.tenant, query.source), asked, reply=reply)
+
+    def _start_load(self, actor: Actor, entry: RunState, effect: Load) -> None:
+        self._launch(actor, entry, self._driver.load(effect), partial(_failed_load, effect))
+
+    def _start_fetch(self, actor: Actor, entry: RunState, effect: Fetch) -> None:
+        self._launch(actor, entry, self._driver.fetch(effect), partial(_failed_fetch, effect))
+
+    def _start_store(self, actor: Actor, entry: RunState, effect: Store) -> None:
+        self._launch(actor, entry, self._driver.store(effect), partial(_failed_store, effect))
+
+    def _start_timer(self, actor: Actor, entry: RunState, effect: Timer) -> None:
+        key = (actor, effect.run, effect.token)
+        self._start_cancel(actor, entry, Cancel(effect.run, effect.token))
+        alarm = self._alarms[key] = Alarm(partial(self._alarms.pop, key, None))
+        loop = asyncio.get_running_loop()
+        alarm.handle = loop.call_later(max(0.0, effect.seconds), self._ring, key, alarm)
+
+    def _start_cancel(self, actor: Actor, entry: RunState, effect: Cancel) -> None:
+        alarm = self._alarms.pop((actor, effect.run, effect.token), None)
+        if alarm is not None:
+            alarm.stop()
+
+    def _ring(self, key: tuple[Actor, str, str], alarm: Alarm) -> None:
+        actor, run, token = key
+        if not actor.states.known(run):
+            del self._alarms[key]
+            self.stats.late += 1
+            return
+        # It stays in the table until it is handled, so that it can still be cancelled.
+        self._trampoline.put(actor, actor.states.take(run), Elapsed(run=run, token=token), alarm)
+        self._trampoline.run()
+
+    def _launch(
+        self,
+        actor: Actor,
+        entry: RunState,
+        work: Coroutine[Any, Any, AnyMessage],
+        fail: Callable[[str, str], AnyMessage],
+    ) -> None:
+        entry.flights += 1
+        self._spawn(self._fly(actor, entry, work, fail))
+
+    async def _fly(
+        self,
+        actor: Actor,
+        entry: RunState,
+        work: Coroutine[Any, Any, AnyMessage],
+        fail: Callable[[str, str], AnyMessage],
+    ) -> None:
+        try:
+            result = await work
+        except ContextBusError as error:
+            result = fail(error.code, error.message)
+        except Exception as error:  # whatever the store did: the actor gets its one answer
+            _log.error("flight_failed", actor=actor.name, run=entry.run, error=type(error).__name__)
+            result = fail("internal", type(error).__name__)
+        finally:
+            entry.flights -= 1
+        self._trampoline.put(actor, entry, result)
+        self._trampoline.run()
+
+    # Life
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(_report)
+        self._keep(task)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._let_go)
+
+    def _let_go(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._draining and self._is_quiet():
+            self._quiet.set()
+
+    def _is_quiet(self) -> bool:
+        return not self._tasks and self._trampoline.empty and all(actor.states.is_quiet() for actor in self._actors)
+
+
+def _report(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("task_failed", error=type(error).__name__)
+
+
+def _say_nothing() -> None:
+    """Answers are not answered."""
+
+
+def _failed_load(effect: Load, code: str, text: str) -> Loaded:
+    return Loaded(run=effect.run, token=effect.token, part=effect.part, after=effect.after, code=code)
+
+
+def _failed_fetch(effect: Fetch, code: str, text: str) -> Fetched:
+    return Fetched(run=effect.run, token=effect.token, code=code)
+
+
+def _failed_store(effect: Store, code: str, text: str) -> Unstored:
+    commit = effect.commit
+    return Unstored(run=commit.run, token=effect.token, part=commit.part, code=code, message=text)

@@ -1,0 +1,156 @@
+"""Which messages an actor takes where, whom to tell when one is refused, and what is checked before it is let in.
+
+A client may send to command subjects and inboxes whatever it likes; results of the log (``loaded``, ``fetched``,
+``elapsed``) are therefore never taken from the bus.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from contextbus.actors.effects import Send
+from contextbus_protocol import subjects
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.messages import (
+    AnyMessage,
+    AppendMessages,
+    AskItems,
+    CancelCommand,
+    Command,
+    CommitHead,
+    Committed,
+    CompileStep,
+    Conflicted,
+    CreateWorkingMemory,
+    ErrorReply,
+    Failed,
+    Forget,
+    ItemsOffered,
+    ListRecords,
+    Offered,
+    PatchWorkingMemory,
+    Place,
+    Query,
+    ReadWorkingMemory,
+    Record,
+    Remember,
+    ReplyEncoding,
+    ReportStep,
+    RequestRefresh,
+    Unstored,
+)
+from contextbus_protocol.subjects import ActorName
+
+COMMANDS: Final[dict[ActorName, frozenset[type]]] = {
+    "selection": frozenset((CompileStep, ReportStep, AppendMessages, RequestRefresh, CancelCommand)),
+    "working-memory": frozenset((CreateWorkingMemory, PatchWorkingMemory, ReadWorkingMemory, AskItems, CancelCommand)),
+    "placement": frozenset((Place, Record, CancelCommand)),
+}
+ANSWERS: Final[dict[ActorName, frozenset[type]]] = {
+    "selection": frozenset((ItemsOffered, Offered, Failed, Committed, Conflicted, Unstored)),
+    "working-memory": frozenset(),
+    "placement": frozenset(),
+}
+REQUESTS: Final = frozenset((Remember, Forget, ListRecords))
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a message is not let in."""
+
+    code: str
+    message: str
+
+
+def fill_reply(message: AnyMessage, reply: str, encoding: ReplyEncoding) -> AnyMessage:
+    """Answer where the frame says if the message names no address, and in the encoding in which it asked."""
+    if isinstance(message, Command | Remember | Forget | ListRecords):
+        reply_to = message.reply_to or reply
+        if encoding != message.reply_as or reply_to is not message.reply_to:
+            reply_as: ReplyEncoding = "json" if encoding == "json" else message.reply_as
+            return msgspec.structs.replace(message, reply_to=reply_to, reply_as=reply_as)
+    elif isinstance(message, AskItems | Query) and not message.reply_to:
+        return msgspec.structs.replace(message, reply_to=reply)
+    return message
+
+
+def addresses(message: AnyMessage) -> tuple[str, ...]:
+    """List the addresses at which a message asks to be answered."""
+    if isinstance(message, Place | Record):
+        return (message.head.reply_to, message.head.notify)
+    if isinstance(message, Command | AskItems | Query | Remember | Forget | ListRecords):
+        return (message.reply_to,)
+    return ()
+
+
+@lru_cache(maxsize=8192)
+def is_address(subject: str, tenant: str) -> bool:
+    """Whether answers of a tenant may go to a subject."""
+    return subjects.is_reply_address(subject, tenant)
+
+
+def check(message: AnyMessage, tenant: str) -> Refusal | None:
+    """Check what every message must keep to: its tenant, names that fit a subject, and time left."""
+    if isinstance(message, Place | Record):
+        head = message.head
+        if head.run != message.run:
+            return Refusal("invalid_request", "the head names another run than the message")
+        return _check(head.tenant, head.run, head.command, head.seconds_left, tenant)
+    if isinstance(message, Command | Query):
+        return _check(message.tenant, message.run, message.command, message.seconds_left, tenant)
+    if isinstance(message, AskItems | CancelCommand | Remember | Forget | ListRecords):
+        return _check(message.tenant, message.run, "-", 1.0, tenant)
+    return None
+
+
+def _check(theirs: str, run: str, command: str, seconds_left: float, tenant: str) -> Refusal | None:
+    if theirs != tenant:
+        return Refusal("invalid_request", "the message belongs to another tenant than this subject")
+    for field, name in (("run", run), ("command", command)):
+        wrong = _check_name(name)
+        if wrong is not None:
+            return Refusal("invalid_request", f"{field}: {wrong}")
+    if not seconds_left > 0:
+        return Refusal("deadline_exceeded", "no time was left when the message arrived; send it again with more")
+    return None
+
+
+@lru_cache(maxsize=8192)
+def _check_name(name: str) -> str | None:
+    try:
+        subjects.encode_name(name)
+    except InvalidTypeError as error:
+        return error.message
+    return None
+
+
+def refuse(message: AnyMessage, code: str, text: str) -> tuple[Send, ...]:
+    """Tell everyone who waits for a message that it came to nothing, each in the form that it takes."""
+    match message:
+        case Place() | Record():
+            head = message.head
+            unstored = Unstored(run=message.run, token=head.token, part="run", code=code, message=text)
+            return (Send(head.notify, unstored), _error(message.run, head, code, text))
+        case Command():
+            return (_error(message.run, message, code, text),)
+        case AskItems():
+            return (Send(message.reply_to, ItemsOffered(run=message.run, token=message.token, code=code)),)
+        case Query():
+            failed = Failed(run=message.run, token=message.token, source=message.source, code=_word(code))
+            return (Send(message.reply_to, failed),)
+        case Remember() | Forget() | ListRecords():
+            error = ErrorReply(run=message.run, command=message.message_id, code=code, message=text)
+            return (Send(message.reply_to, error, message.reply_as),)
+        case _:
+            return ()
+
+
+def _error(run: str, asked: Command | CommitHead, code: str, text: str) -> Send:
+    return Send(asked.reply_to, ErrorReply(run=run, command=asked.command, code=code, message=text), asked.reply_as)
+
+
+def _word(code: str) -> str:
+    """The word for a failure among those that a source may give."""
+    return {"deadline_exceeded": "timeout", "busy": "busy", "invalid_request": "malformed"}.get(code, "error")

@@ -1,0 +1,187 @@
+"""A source's answer to one query: bounded in time, number and size, and checked before anybody sees it.
+
+The same code answers in process and behind a bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from contextbus.sources.interface import Answer, MalformedAnswerError, Source, check_source
+from contextbus_protocol.digests import digest_text
+from contextbus_protocol.errors import RangeError, ScopeConflictError
+from contextbus_protocol.messages import Failed, Offered, Query
+from contextbus_protocol.values import MAX_SAFE_INTEGER, Candidate, Provenance
+
+DEFAULT_CONCURRENCY: Final = 8
+MAX_CANDIDATES: Final = 10_000
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+LONGEST_ID: Final = 512
+LONGEST_WORD: Final = 64
+_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+OnError = Callable[[Query, BaseException], None]
+
+
+class Handler:
+    """Answers the queries of one source, ``concurrency`` at once and ``busy`` beyond.
+
+    Args:
+        source: The source.
+        concurrency: How many queries run at once.
+        on_error: Told the exception that a source raised, in process only; its text goes no further (D.W.2).
+
+    Raises:
+        InvalidTypeError: it is no usable source (D.K.20).
+        RangeError: ``concurrency`` is below 1.
+    """
+
+    def __init__(
+        self, source: Source, *, concurrency: int = DEFAULT_CONCURRENCY, on_error: OnError | None = None
+    ) -> None:
+        if concurrency < 1:
+            raise RangeError("concurrency must be at least 1")
+        self.source = check_source(source)
+        self.running = 0
+        self._concurrency = concurrency
+        self._on_error = on_error
+
+    async def __call__(self, query: Query) -> Offered | Failed:
+        """Ask the source; every outcome but cancellation is a message."""
+        if self.running >= self._concurrency:
+            return self._failed(query, "busy")
+        self.running += 1
+        try:
+            return await self._ask(query)
+        finally:
+            self.running -= 1
+
+    async def _ask(self, query: Query) -> Offered | Failed:
+        seconds = query.seconds_left if query.seconds_left > 0 else 0.0  # NaN is not above 0 either
+        try:
+            with anyio.move_on_after(seconds):
+                return self._offer(query, await self.source.query(query))
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            # Nobody cancels us: the source let out a cancellation of its own, and that is a failure.
+            if task is None or task.cancelling():
+                raise
+            return self._raised(query, exc)
+        except MalformedAnswerError as exc:
+            return self._raised(query, exc, "malformed")
+        except ScopeConflictError as exc:
+            return self._raised(query, exc, "scope")
+        except (Exception, SystemExit) as exc:  # a source may raise anything, and exits only its own query
+            return self._raised(query, exc)
+        return self._failed(query, "timeout")
+
+    def _offer(self, query: Query, answer: object) -> Offered | Failed:
+        candidates = check_answer(answer)
+        size = sum(len(c.text) for c in candidates)
+        if len(candidates) > MAX_CANDIDATES or size > MAX_ANSWER_BYTES:
+            return self._failed(query, "error", "payload_too_large")
+        return Offered(
+            run=query.run, token=query.token, source=self.source.id, kind=self.source.kind, candidates=candidates
+        )
+
+    def _raised(self, query: Query, exc: BaseException, code: str = "error") -> Failed:
+        if self._on_error is not None:
+            self._on_error(query, exc)
+        if code == "malformed":
+            return self._failed(query, code)
+        return self._failed(query, code, _one_word(getattr(exc, "code", None)) or "error", type(exc).__name__)
+
+    def _failed(
+        self, query: Query, code: str, origin_code: str | None = None, origin_type: str | None = None
+    ) -> Failed:
+        return Failed(
+            run=query.run,
+            token=query.token,
+            source=self.source.id,
+            code=code,
+            origin_code=origin_code,
+            origin_type=None if origin_type is None else origin_type[:LONGEST_WORD],
+        )
+
+
+def handler(source: Source, *, concurrency: int = DEFAULT_CONCURRENCY, on_error: OnError | None = None) -> Handler:
+    """Make the in-process form of a worker: ``async (Query) -> Offered | Failed``."""
+    return Handler(source, concurrency=concurrency, on_error=on_error)
+
+
+def check_answer(answer: object) -> tuple[Candidate, ...]:
+    """Give back what a source returned as candidates, if all of them are well formed (D.K.27).
+
+    Raises:
+        MalformedAnswerError: it is no list or tuple, or one of them is no candidate, has no id or text, a score that
+            is not finite (D.C.4), a digest that is not the text's (D.K.21), or a revision that is none (D.C.18).
+    """
+    if not isinstance(answer, list | tuple):
+        raise MalformedAnswerError("a source must return a list of candidates")
+    items: Answer = answer
+    for item in items:
+        _check_candidate(item)
+    return tuple(items)
+
+
+def _check_candidate(item: object) -> None:
+    if not isinstance(item, Candidate):
+        raise MalformedAnswerError("a source must return candidates; contextbus.sources.interface.candidate makes them")
+    # The annotations are promises of a user's code: nothing is taken for granted.
+    values: dict[str, object] = {name: getattr(item, name) for name in item.__struct_fields__}
+    record_id, text, score = values["record_id"], values["text"], values["score"]
+    if not _is_text(record_id) or len(item.record_id) > LONGEST_ID:
+        raise MalformedAnswerError(f"a record id must be a text of 1 to {LONGEST_ID} characters")
+    if not _is_text(text):
+        raise MalformedAnswerError("a candidate's text must not be empty")
+    if isinstance(score, bool) or not isinstance(score, float | int) or not math.isfinite(score):
+        raise MalformedAnswerError("a candidate's score must be a finite number")
+    if item.digest != digest_text(item.text):
+        raise MalformedAnswerError("a candidate's digest must be the SHA-256 of its text")
+    if not (_is_count(values["revision"]) and isinstance(values["mandatory"], bool)):
+        raise MalformedAnswerError("a revision must be a non-negative integer, mandatory a bool")
+    # Whether a count of tokens is believed is decided later (D.K.22); here it only has to be a number.
+    if not (values["tokens"] is None or type(values["tokens"]) is int):
+        raise MalformedAnswerError("tokens must be an integer")
+    if not all(values[name] is None or _is_text(values[name], empty=True) for name in ("query", "match")):
+        raise MalformedAnswerError("query and match must be texts")
+    _check_provenance(values["provenance"])
+
+
+def _check_provenance(value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Provenance):
+        raise MalformedAnswerError("provenance must be a Provenance")
+    origin: object = value.origin
+    kinds: object = value.source_kinds
+    if not (origin is None or _is_text(origin)):
+        raise MalformedAnswerError("the origin must be a text")
+    if not isinstance(kinds, tuple) or not all(_is_text(kind) for kind in value.source_kinds):
+        raise MalformedAnswerError("source_kinds must be a tuple of texts")
+
+
+def _is_text(value: object, *, empty: bool = False) -> bool:
+    if not isinstance(value, str) or not (value or empty):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= MAX_SAFE_INTEGER)
+
+
+def _one_word(code: object) -> str | None:
+    """An exception's own code, if it is a word and no sentence: content must not leak through it."""
+    if isinstance(code, str) and 0 < len(code) <= LONGEST_WORD and _WORD.issuperset(code):
+        return code
+    return None

@@ -1,0 +1,125 @@
+"""Documents in a folder: which files there are, and what texts they hold.  All of it blocks: use a thread."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from contextbus_protocol.digests import clean_text
+
+DEFAULT_PATTERNS: Final = ("*.md", "*.markdown", "*.txt", "*.rst", "*.jsonl")
+MAX_FILE_BYTES: Final = 32 * 1024 * 1024
+_BINARY_PROBE: Final = 8192
+
+
+class FoundFile(msgspec.Struct, frozen=True):
+    """A file by its path relative to the folder, with ``/``; size in bytes, time of change in nanoseconds."""
+
+    path: str
+    size: int
+    changed: int
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One text: a file, or one line of a JSON Lines file."""
+
+    id: str
+    title: str
+    text: str
+
+
+class _Line(msgspec.Struct):
+    text: str
+    id: str | int | None = None
+    title: str = ""
+
+
+_lines: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
+
+
+def find_files(folder: Path, patterns: tuple[str, ...] = DEFAULT_PATTERNS) -> tuple[FoundFile, ...]:
+    """List the files of a folder and its subfolders that match a pattern, ordered by path.
+
+    Hidden files and folders, links, files above ``MAX_FILE_BYTES`` and names that are not UTF-8 are left out: a link
+    could lead out of the folder.
+
+    Raises:
+        NotADirectoryError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise NotADirectoryError(f"no folder of documents at {str(folder)!r}: name one that exists")
+    return tuple(sorted(_walk(folder, patterns), key=lambda file: file.path))
+
+
+def read_file(folder: Path, path: str) -> bytes | None:
+    """The bytes of a file; None if it is gone, cannot be read, or turned into a link."""
+    try:
+        descriptor = os.open(folder / path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(MAX_FILE_BYTES)
+    except OSError:
+        return None
+
+
+def parse_file(path: str, data: bytes) -> Iterator[Document]:
+    """The documents of a file: its lines if it is a JSON Lines file of ``{id, title, text}``, else its text.
+
+    Lines that are no such object, binary files and empty texts yield nothing; bytes that are not UTF-8 become U+FFFD.
+    """
+    if path.lower().endswith(".jsonl"):
+        seen: set[str] = set()
+        for number, line in enumerate(data.split(b"\n"), start=1):
+            document = _parse_line(path, number, line)
+            if document is not None and document.id not in seen:
+                seen.add(document.id)
+                yield document
+    elif b"\0" not in data[:_BINARY_PROBE]:
+        text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
+        if text.strip():
+            yield Document(path, path.rsplit("/", 1)[-1], text)
+
+
+def _parse_line(path: str, number: int, line: bytes) -> Document | None:
+    if not line.strip():
+        return None
+    try:
+        found = _lines.decode(line.removeprefix(b"\xef\xbb\xbf"))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if not found.text.strip():
+        return None
+    name = str(number) if found.id in (None, "") else str(found.id)
+    return Document(clean_text(f"{path}/{name}"), clean_text(found.title), clean_text(found.text))
+
+
+def _walk(folder: Path, patterns: tuple[str, ...]) -> Iterator[FoundFile]:
+    pending = [("", folder)]
+    while pending:
+        prefix, here = pending.pop()
+        try:
+            entries = list(os.scandir(here))
+        except OSError:
+            continue  # not ours to read, or gone meanwhile
+        for entry in entries:
+            path = prefix + entry.name
+            if entry.name.startswith(".") or clean_text(entry.name) != entry.name:
+                continue
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                pending.append((path + "/", here / entry.name))
+            elif stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and _matches(path, patterns):
+                yield FoundFile(path, found.st_size, found.st_mtime_ns)
+
+
+def _matches(path: str, patterns: tuple[str, ...]) -> bool:
+    name = path.rsplit("/", 1)[-1]
+    return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in patterns)

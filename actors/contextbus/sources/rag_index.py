@@ -1,0 +1,202 @@
+"""The index of a folder of documents: chunks in SQLite FTS5, ranked by BM25.  All of it blocks: use a thread."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from contextbus.sources.chunking import DEFAULT_TARGET_TOKENS, chunk_text
+from contextbus.sources.database import MEMORY, Database
+from contextbus.sources.documents import DEFAULT_PATTERNS, FoundFile, find_files, parse_file, read_file
+from contextbus.sources.lexical import TOKENIZER, match_expression, score_of, spread
+from contextbus_protocol.codec import encode_json
+from contextbus_protocol.digests import digest_bytes
+
+SCHEMA_VERSION: Final = 1
+_BATCH_BYTES: Final = 2 * 1024 * 1024
+_RECENT_NANOSECONDS: Final = 2_000_000_000
+_SCHEMA: Final = f"""
+CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER NOT NULL, changed INTEGER NOT NULL, digest TEXT NOT NULL);
+CREATE TABLE chunks (id INTEGER PRIMARY KEY, record_id TEXT NOT NULL UNIQUE, path TEXT NOT NULL, text TEXT NOT NULL);
+CREATE INDEX chunks_of_file ON chunks (path);
+CREATE VIRTUAL TABLE words USING fts5(heading, body, tokenize = '{TOKENIZER}')
+"""
+_SEARCH: Final = """
+SELECT chunks.record_id, chunks.text, bm25(words, 2.0, 1.0) AS rank
+FROM words JOIN chunks ON chunks.id = words.rowid
+WHERE words MATCH ? ORDER BY rank, chunks.record_id LIMIT ?
+"""
+
+Progress = Callable[[int, int], None]
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A chunk that matches: higher scores match better."""
+
+    record_id: str
+    text: str
+    score: float
+
+
+class Refreshed(msgspec.Struct, frozen=True):
+    """What a refresh did: files read and removed, chunks now in the index."""
+
+    read: int
+    removed: int
+    chunks: int
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    """A file ready to be stored: its chunks are record id, heading and text."""
+
+    file: FoundFile
+    digest: str
+    chunks: tuple[tuple[str, str, str], ...] | None
+
+
+class RagIndex:
+    """The chunks of a folder, kept fresh by size, time and digest of its files.
+
+    Args:
+        folder: The folder of documents; it is only read.
+        path: The index file; several processes may share it.
+        patterns: Names or relative paths of the files to take, as ``fnmatch`` patterns.
+        target_tokens: The longest chunk, in tokens of four characters.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        path: Path | str,
+        *,
+        patterns: tuple[str, ...] = DEFAULT_PATTERNS,
+        target_tokens: int = DEFAULT_TARGET_TOKENS,
+    ) -> None:
+        self._folder = folder
+        self._patterns = patterns
+        self._target_tokens = target_tokens
+        settings = encode_json((SCHEMA_VERSION, patterns, target_tokens, TOKENIZER))
+        self.options_digest = digest_bytes(settings)
+        # The folder belongs to the file, not to what workers must agree on: it may lie elsewhere on each machine.
+        version = int(digest_bytes(settings + str(folder.absolute()).encode())[-7:], 16) + 1
+        self._refreshing = threading.Lock()
+        self._writer = Database(path, schema=_SCHEMA, version=version, full_text=("words",))
+        # Searches do not wait for a long refresh, where a file lets two connections see the same.
+        self._reader = self._writer
+        if path != MEMORY:
+            self._reader = Database(path, schema=_SCHEMA, version=version, full_text=("words",))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._reader.close()
+        self._writer.close()
+
+    def refresh(self, progress: Progress | None = None) -> Refreshed:
+        """Bring the index up to date: only files of another size or time are read, only changed ones indexed again.
+
+        Args:
+            progress: Told how many of the files to read are done, and how many there are.
+
+        Raises:
+            NotADirectoryError: the folder does not exist.
+        """
+        with self._refreshing:
+            files = find_files(self._folder, self._patterns)
+            return self._writer.use(lambda connection: self._refresh(connection, files, progress))
+
+    def search(self, text: str, limit: int) -> tuple[Hit, ...]:
+        """The best chunks for a text, best first, ties by record id (D.C.2)."""
+        expression = match_expression(text)
+        if expression is None or limit < 1:
+            return ()
+        rows = self._reader.use(lambda connection: connection.execute(_SEARCH, (expression, limit)).fetchall())
+        hits = (Hit(record_id, found, score_of(rank)) for record_id, found, rank in rows)
+        return tuple(sorted(hits, key=lambda hit: (-hit.score, hit.record_id)))
+
+    def _refresh(
+        self, connection: sqlite3.Connection, files: tuple[FoundFile, ...], progress: Progress | None
+    ) -> Refreshed:
+        known = {
+            path: (size, changed, digest)
+            for path, size, changed, digest in connection.execute("SELECT path, size, changed, digest FROM files")
+        }
+        gone = sorted(known.keys() - {file.path for file in files})
+        due = [file for file in files if known.get(file.path, (0, 0))[:2] != (file.size, file.changed)]
+        scrub = self._remove(connection, gone)
+        batch: list[_Prepared] = []
+        pending = 0
+        for done, file in enumerate(due, start=1):
+            batch.append(self._prepare(file, known[file.path][2] if file.path in known else ""))
+            pending += file.size
+            if pending >= _BATCH_BYTES or done == len(due):
+                scrub = self._store(connection, batch) or scrub
+                batch, pending = [], 0
+            if progress is not None:
+                progress(done, len(due))
+        if scrub:
+            self._writer.scrub(connection)
+        (chunks,) = connection.execute("SELECT count(*) FROM chunks").fetchone()
+        return Refreshed(read=len(due), removed=len(gone), chunks=chunks)
+
+    def _prepare(self, file: FoundFile, known: str) -> _Prepared:
+        """Read and cut a file; ``chunks`` is None if its bytes are those that the index has."""
+        before = time.time_ns()
+        data = read_file(self._folder, file.path)
+        if data is None:
+            return _Prepared(msgspec.structs.replace(file, changed=-1), "", ())
+        if before - file.changed < _RECENT_NANOSECONDS:
+            # Another write in the same tick of the clock would leave size and time as they are: look again next time.
+            file = msgspec.structs.replace(file, changed=-1)
+        digest = digest_bytes(data)
+        if digest == known:
+            return _Prepared(file, digest, None)
+        chunks: list[tuple[str, str, str]] = []
+        for document in parse_file(file.path, data):
+            cut = chunk_text(document.text, title=document.title, target_tokens=self._target_tokens)
+            chunks.extend((f"{document.id}#{number}", chunk.heading, chunk.text) for number, chunk in enumerate(cut))
+        return _Prepared(file, digest, tuple(chunks))
+
+    def _remove(self, connection: sqlite3.Connection, paths: list[str]) -> bool:
+        if not paths:
+            return False
+        with self._writer.writing(connection):
+            for path in paths:
+                _delete_chunks(connection, path)
+                connection.execute("DELETE FROM files WHERE path = ?", (path,))
+        return True
+
+    def _store(self, connection: sqlite3.Connection, batch: list[_Prepared]) -> bool:
+        """Store files in one transaction; says whether anything was deleted."""
+        deleted = False
+        with self._writer.writing(connection):
+            for prepared in batch:
+                if prepared.chunks is not None:
+                    deleted = _delete_chunks(connection, prepared.file.path) or deleted
+                    _insert_chunks(connection, prepared.file.path, prepared.chunks)
+                connection.execute(
+                    "INSERT OR REPLACE INTO files (path, size, changed, digest) VALUES (?, ?, ?, ?)",
+                    (prepared.file.path, prepared.file.size, prepared.file.changed, prepared.digest),
+                )
+        return deleted
+
+
+def _delete_chunks(connection: sqlite3.Connection, path: str) -> bool:
+    connection.execute("DELETE FROM words WHERE rowid IN (SELECT id FROM chunks WHERE path = ?)", (path,))
+    return connection.execute("DELETE FROM chunks WHERE path = ?", (path,)).rowcount > 0
+
+
+def _insert_chunks(connection: sqlite3.Connection, path: str, chunks: tuple[tuple[str, str, str], ...]) -> None:
+    for record_id, heading, text in chunks:
+        body = text.removeprefix(heading + "\n") if heading else text
+        row = connection.execute(
+            "INSERT INTO chunks (record_id, path, text) VALUES (?, ?, ?)", (record_id, path, text)
+        ).lastrowid
+        connection.execute(
+            "INSERT INTO words (rowid, heading, body) VALUES (?, ?, ?)", (row, spread(heading), spread(body))
+        )
