@@ -47,6 +47,7 @@ MALFORMED: dict[str, dict[str, object]] = {
     "nan": {"score": math.nan},
     "infinite": {"score": math.inf},
     "score text": {"score": "0.5"},
+    "score beyond floats": {"score": 10**400},
     "score bool": {"score": True},
     "empty text": {"text": "", "digest": digest_text("")},
     "no text": {"text": None},
@@ -163,7 +164,7 @@ def test_superseded_offer_makes_no_duplicate() -> None:
         answer("docs", offer("1", "Same.", revision=1), offer("1", "New.", revision=2)),
         answer("wiki", offer("x", "Same.")),
     )
-    assert reasons(package) == [("docs", "1", "superseded"), ("docs", "1", "ranked"), ("wiki", "x", "ranked")]
+    assert reasons(package) == [("docs", "1", "ranked"), ("docs", "1", "superseded"), ("wiki", "x", "ranked")]
 
 
 @pytest.mark.rule("D.C.14", "D.C.2", "D.C.3")

@@ -61,6 +61,7 @@ from contextbus_protocol.messages import (
     Unstored,
     WorkingMemoryInput,
 )
+from contextbus_protocol.subjects import ActorName
 
 CONFLICTS: Final = 5
 LONGEST_QUEUE: Final = 64
@@ -80,7 +81,7 @@ class Selection:
         tokenizers: the named tokenizers that this process has at hand (design: section 2).
     """
 
-    name: Final = "selection"
+    name: ActorName = "selection"
 
     def __init__(self, tenant: str, inbox: str, tokenizers: Mapping[str, Callable[[str], int]] | None = None) -> None:
         self._tenant = tenant
