@@ -81,6 +81,8 @@ def test_facts_without_bodies_fold_to_the_same_values(count: int) -> None:
 def test_whole_chunks_are_shared_when_a_history_is_cut_or_grows() -> None:
     whole = history(conversation(200))
     assert whole.keep(150).chunks[0] is whole.chunks[0]
+    assert whole.keep(150).bodies is whole.bodies
+    assert whole.keep(150).messages() == conversation(150)
     assert whole.append([user("x")], [1]).chunks[2] is whole.chunks[2]
 
 

@@ -158,12 +158,13 @@ class SourceHistory(msgspec.Struct, frozen=True):
             raise RangeError(f"history has {self.count} messages, cannot keep {count}")
         if count == self.count:
             return self
-        whole, more = divmod(count, CHUNK)
-        if not whole:
-            return SourceHistory().extend(self._between(0, more))
-        last = self.chunks[whole - 1]
-        kept = SourceHistory(self.chunks[:whole], (), last.chain, last.eighteenths, last.user_text, self.bodies)
-        return kept.extend(self._between(whole * CHUNK, count))
+        whole = count // CHUNK
+        start = SourceHistory()
+        if whole:
+            last = self.chunks[whole - 1]
+            start = SourceHistory(self.chunks[:whole], (), last.chain, last.eighteenths, last.user_text)
+        kept = start.extend(self._between(whole * CHUNK, count))
+        return msgspec.structs.replace(kept, bodies=self.bodies)
 
     def messages(self) -> list[ChatMessage | None]:
         """The bodies, None where they are not at hand; a list of the caller's own."""
