@@ -96,6 +96,22 @@ def test_approvals_are_dropped_and_a_denied_call_says_so(target: str) -> None:
     assert results_of(sent(payload)) == [("a", "ok")]
 
 
+@pytest.mark.rule("P.E.14")
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_approval_belongs_to_the_latest_open_call_and_ends_with_it(target: str) -> None:
+    request, denied = ApprovalRequest(id="p", call_id="a"), ApprovalResponse(id="p", approved=False)
+    both = said("assistant", call("a"), call("a"), request)
+    assert results_of(sent(render([user("q"), both, said("tool", denied)], target))) == [
+        ("a", wire.NO_RESULT),
+        ("a-2", wire.DENIED),
+    ]
+    closed = [user("q"), said("assistant", call("a"), request), user("w"), said("assistant", call("a"))]
+    assert results_of(sent(render([*closed, said("tool", denied)], target))) == [
+        ("a", wire.NO_RESULT),
+        ("a-2", wire.NO_RESULT),
+    ]
+
+
 @pytest.mark.rule("P.E.15")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("messages", [[], [system("s")], [user("")], [system("s"), said("user")]])
