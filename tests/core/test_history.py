@@ -131,6 +131,15 @@ def test_the_difference_is_the_longest_common_prefix(
     assert known.common_prefix(tuple(handed), {digest_message(block)}) == kept
 
 
+@pytest.mark.rule("D.F.19")
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 100, 128])
+def test_a_list_with_our_blocks_and_nothing_new_is_no_difference(count: int) -> None:
+    messages = conversation(count)
+    block = user("<context-package/>")
+    handed = [block, *messages, block]
+    assert history(messages).difference(handed, {digest_message(block)}) == (count, ())
+
+
 @pytest.mark.rule("P.A.5")
 def test_a_message_is_normalised_once_and_then_the_same() -> None:
     broken = ChatMessage(

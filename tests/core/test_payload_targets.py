@@ -176,6 +176,8 @@ def test_a_step_shares_everything_settled(target: str) -> None:
         )
     before = assemble(Request(history=rendering, tail=(user("t"),)))
     after = assemble(Request(history=rendering.append(user("new")), tail=(user("t"),)))
+    assert json.loads(after.json()) == after.body == after.copy()
+    assert len(sent(after)) == len(after.settled) + len(after.last)
     known = {id(piece) for piece in before.chunks()}
     fresh = [piece for piece in after.chunks() if id(piece) not in known]
     assert len(fresh) <= 4
