@@ -54,6 +54,14 @@ class Bus(Protocol):
         """Take frames of a subject or of a filter ending in ``>``; handlers must not block or raise."""
         ...
 
+    async def flush(self) -> None:
+        """Wait until all that was published and subscribed is known to the bus.
+
+        Raises:
+            BusUnavailableError: the bus is not connected.
+        """
+        ...
+
 
 class BusUnavailableError(ConnectionError):
     """The bus is not connected; what was to be sent was not sent and may be tried again."""

@@ -149,6 +149,15 @@ class MemoryBus:
         self.broker.add(subscription)
         return subscription
 
+    async def flush(self) -> None:
+        """Everything is known at once.
+
+        Raises:
+            BusUnavailableError: the bus is not connected.
+        """
+        if not self.connected:
+            raise BusUnavailableError("the bus is not connected")
+
 
 def _filters(subject: str) -> list[str]:
     """List all filters that match a subject: itself, and each prefix with ``>``."""

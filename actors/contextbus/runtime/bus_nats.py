@@ -72,6 +72,17 @@ class NatsBus:
 
         return NatsSubscription(self._connection, await self._connection.subscribe(subject, take, queue))
 
+    async def flush(self) -> None:
+        """Wait until the server knows of all that was published and subscribed.
+
+        Raises:
+            BusUnavailableError: the bus is not connected, or the server does not answer.
+        """
+        try:
+            await self._connection.flush()
+        except (connection_errors.DisconnectedError, TimeoutError) as error:
+            raise BusUnavailableError(str(error)) from error
+
 
 def _content_type(headers: Mapping[str, str]) -> str:
     """Read the content type; parameters and case do not matter, and without one it is msgpack."""

@@ -7,6 +7,7 @@ for the log or for a source is a task.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -28,6 +29,7 @@ from contextbus.runtime.inbound import Inbound, encoding_of
 from contextbus.runtime.journal import Journal
 from contextbus.runtime.outbox import Arrivals, Outbox
 from contextbus.runtime.package_store import PackageStore
+from contextbus.runtime.reply_addresses import ReplyAddresses
 from contextbus.runtime.run_states import RunState
 from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler, fits
 from contextbus.runtime.trampoline import Actor, Alarm, Trampoline
@@ -59,16 +61,6 @@ _GRACE_SECONDS: Final = 1.0
 _QUERIES: Final[frozenset[type]] = frozenset((Query,))
 
 _log = structlog.get_logger(__name__)
-
-
-class _Address:
-    """Where one answer is waited for, and what was asked from there."""
-
-    __slots__ = ("asked", "future")
-
-    def __init__(self, future: asyncio.Future[AnyMessage]) -> None:
-        self.future = future
-        self.asked: AnyMessage | None = None
 
 
 class Host:
@@ -124,6 +116,7 @@ class Host:
             tenant=tenant,
             arrivals=self._arrivals,
             stats=self.stats,
+            lost=self._lose,
             spawn=self._spawn,
         )
         self._inbound = Inbound(tenant, self._driver, self.stats, self._send, self._spawn)
@@ -137,7 +130,7 @@ class Host:
         self._served: set[str] = set()
         self._alarms: dict[tuple[Actor, str, str], Alarm] = {}
         self._counter = itertools.count(1)
-        self._addresses: dict[str, _Address] = {}
+        self._addresses = ReplyAddresses(f"{self.inbox}.client")
         self._questions: Expiring[tuple[Actor, Query]] = Expiring(_MOST_QUESTIONS)
         self._sent: Expiring[AnyMessage] = Expiring(_MOST_QUESTIONS)
         self._subscriptions: list[Subscription] = []
@@ -162,6 +155,9 @@ class Host:
         for source in sorted(self._served):
             subject, take = subjects.query(self.tenant, source), partial(self._take_query, source)
             self._subscriptions.append(await self._bus.subscribe(subject, take, queue=subjects.encode_name(source)))
+        # Whoever asks after this finds us; without a connection, the next one makes the subscriptions.
+        with contextlib.suppress(BusUnavailableError):
+            await self._bus.flush()
         return self
 
     async def __aexit__(
@@ -185,8 +181,7 @@ class Host:
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.wait(self._tasks, timeout=1.0)
-            for address in tuple(self._addresses.values()):
-                address.future.cancel()
+            self._addresses.close()
 
     def add_source(
         self, spec: SourceSpec, handler: SourceHandler, *, concurrency: int = CONCURRENCY, serve: bool = False
@@ -205,29 +200,22 @@ class Host:
             self._served.add(spec.id)
 
     def reply_address(self) -> tuple[str, asyncio.Future[AnyMessage]]:
-        """Make an address for one answer, and what will hold it; cancelling the latter closes the address."""
-        future: asyncio.Future[AnyMessage] = asyncio.get_running_loop().create_future()
-        address = f"{self.inbox}.client.{next(self._counter)}"
-        self._addresses[address] = _Address(future)
-        future.add_done_callback(lambda _: self._addresses.pop(address, None))
-        return address, future
+        """Make an address for one answer, and what will hold it; cancelling the latter closes the address.
+
+        The latter raises `BusUnavailableError` if nobody serves the subject to which the message was delivered.
+        """
+        return self._addresses.open()
 
     def deliver(self, to: str, message: AnyMessage) -> None:
         """Send a message as a client does: to an actor of this process or over the bus.
 
-        If nobody serves the subject, the reply address gets the error ``busy``.
-
         Raises:
             BusUnavailableError: nothing was sent, because the bus is not connected or does not take it.
         """
-        reply_to = next(iter(routes.addresses(message)), "")
-        address = self._addresses.get(reply_to)
-        if address is not None:
-            address.asked = message
         route = self._routes.get(to)
         if route is not None:
             self._let_in(*route, self._pass(message))
-        elif not self._outbox.send(to, message, reply=reply_to):
+        elif not self._outbox.send(to, message, reply=next(iter(routes.addresses(message)), "")):
             raise BusUnavailableError("not sent: the bus is not connected or does not take the message")
 
     # What comes in
@@ -255,9 +243,8 @@ class Host:
         elif kind == "client":
             self._take_client_answer(frame)
         elif kind == "sent":
-            asked = self._sent.take(frame.subject, self._clock.elapsed())
-            if asked is not None and frame.status == NOBODY_SERVES:
-                self._inbound.refuse(asked, "busy", "no instance of the actor is running; send it again later")
+            if frame.status == NOBODY_SERVES:
+                self._lose(frame.subject)
         elif (route := self._routes.get(frame.subject)) is not None:
             self._inbound.read(frame, partial(self._let_in, *route), _say_nothing)
         else:
@@ -285,14 +272,18 @@ class Host:
             self._inbound.read(frame, accept, partial(fail, "malformed"))
 
     def _take_client_answer(self, frame: Frame) -> None:
-        address = self._addresses.get(frame.subject)
-        if address is None:
-            self.stats.late += 1
-        elif frame.status == NOBODY_SERVES:
-            if address.asked is not None:
-                self._inbound.refuse(address.asked, "busy", "no instance of the actor is running; start one")
+        if frame.status == NOBODY_SERVES:
+            self._lose(frame.subject)
         else:
             self._inbound.read(frame, partial(self._answer_client, frame.subject), _say_nothing)
+
+    def _lose(self, reply: str) -> None:
+        """Tell who waits at a reply address that the message did not reach anybody."""
+        asked = self._sent.take(reply, self._clock.elapsed())
+        if asked is not None:
+            self._inbound.refuse(asked, "busy", "no instance of the actor is running; send it again later")
+        else:
+            self._addresses.fail(reply, "nobody serves this subject")
 
     def _let_in(self, actor: Actor, kinds: frozenset[type], message: AnyMessage) -> None:
         if not self._inbound.check(actor.name, kinds, message):
@@ -334,11 +325,8 @@ class Host:
             self._outbox.send(to, message, encoding, reply)
 
     def _answer_client(self, to: str, message: AnyMessage) -> None:
-        address = self._addresses.get(to)
-        if address is None or address.future.done():
+        if not self._addresses.answer(to, message):
             self.stats.late += 1
-        else:
-            address.future.set_result(message)
 
     def _pass(self, message: AnyMessage) -> AnyMessage:
         return codec.decode_message(codec.encode_message(message)) if self._encode_local else message
