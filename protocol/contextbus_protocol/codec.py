@@ -113,7 +113,7 @@ def decode_message(data: bytes, content_type: str = MSGPACK) -> AnyMessage:
 
 def encode_commit(commit: Commit) -> bytes:
     """Bytes of a commit as the log stores them."""
-    events = tuple(msgspec.Raw(e.data) if isinstance(e, UnknownEvent) else e for e in commit.events)
+    events = tuple(msgspec.Raw(e.data.encode()) if isinstance(e, UnknownEvent) else e for e in commit.events)
     fields = {name: getattr(commit, name) for name in _Envelope.__struct_fields__}
     fields["events"] = tuple(e if isinstance(e, msgspec.Raw) else msgspec.Raw(_json.encode(e)) for e in events)
     return encode_json(_Envelope(**fields))
@@ -148,7 +148,7 @@ def _decode_event(raw: bytes, version: int) -> AnyEvent | UnknownEvent:
             tag = _tags.decode(raw).type
         except (msgspec.MsgspecError, UnicodeDecodeError):
             tag = ""
-        return UnknownEvent(type=tag, data=raw)
+        return UnknownEvent(name=tag, data=raw.decode())
 
 
 def describe(error: ContextBusError) -> str:

@@ -221,11 +221,11 @@ class RecordAllowed(Event, frozen=True, kw_only=True, tag="record-allowed"):
     digests: tuple[str, ...]
 
 
-class UnknownEvent(msgspec.Struct, frozen=True):
-    """An event of a newer release: kept, never interpreted, never an error."""
+class UnknownEvent(Event, frozen=True, kw_only=True, tag="unknown-event"):
+    """An event of a newer release: kept as its JSON text, never interpreted, never an error (B74)."""
 
-    type: str
-    data: bytes
+    name: str
+    data: str
 
 
 AnyEvent = (

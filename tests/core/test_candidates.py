@@ -163,7 +163,7 @@ def test_superseded_offer_makes_no_duplicate() -> None:
         answer("docs", offer("1", "Same.", revision=1), offer("1", "New.", revision=2)),
         answer("wiki", offer("x", "Same.")),
     )
-    assert reasons(package) == [("docs", "1", "superseded"), ("docs", "1", "ranked"), ("wiki", "x", "ranked")]
+    assert reasons(package) == [("docs", "1", "ranked"), ("docs", "1", "superseded"), ("wiki", "x", "ranked")]
 
 
 @pytest.mark.rule("D.C.14", "D.C.2", "D.C.3")

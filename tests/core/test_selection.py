@@ -264,7 +264,8 @@ def test_frame_is_set_aside_but_not_charged_when_nothing_is_taken() -> None:
 @pytest.mark.rule("D.B.20")
 @pytest.mark.parametrize("active_id", ["t", None])
 def test_active_task_is_mandatory_and_the_list_is_not(active_id: str | None) -> None:
-    tasks = Tasks(list=active.list, list_revision=1, writer="host", revision=0, changed_at=0, active_task_id=active_id)
+    listed = TaskList("", (Task("t", "#9#"),))
+    tasks = Tasks(list=listed, list_revision=1, writer="host", revision=0, changed_at=0, active_task_id=active_id)
     snapshot = WorkingMemorySnapshot(version=1, scope="s", revision=0, tasks=tasks)
     budget = ContextBudget(ratio=1, max_tokens=1000, working_memory_tokens=0, shares=EVEN)
     manifest = decided(0, working_memory=snapshot, budget=budget)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
+import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
@@ -23,6 +24,23 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
         portal.wrap_async_context_manager(serve(folder, durability="interval")) as server,
     ):
         yield server
+
+
+Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Wait for something to happen, for ten seconds at most."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if condition():
+                return
+            await anyio.sleep(0.01)
+        pytest.fail("it did not happen in time")
+
+    return wait
 
 
 @pytest.fixture

@@ -20,9 +20,7 @@ _ids = itertools.count(1)
 
 
 @pytest.fixture(params=["memory", pytest.param("jetstream", marks=pytest.mark.broker)])
-async def journal(
-    request: pytest.FixtureRequest, broker: Server, tenant: str
-) -> AsyncGenerator[Journal]:
+async def journal(request: pytest.FixtureRequest, broker: Server, tenant: str) -> AsyncGenerator[Journal]:
     if request.param == "memory":
         yield MemoryJournal()
         return
@@ -65,9 +63,7 @@ async def read_all(journal: Journal, subject: str, limit: int) -> list[Record]:
             return records
 
 
-async def test_an_append_expects_the_last_sequence_of_its_subject(
-    journal: Journal, tenant: str
-) -> None:
+async def test_an_append_expects_the_last_sequence_of_its_subject(journal: Journal, tenant: str) -> None:
     one, two = f"ctx.log.{tenant}.one.run", f"ctx.log.{tenant}.two.run"
     assert await write(journal, one, b"a", 0) == 1
     assert await write(journal, two, b"b", 0) == 2
@@ -80,9 +76,7 @@ async def test_an_append_expects_the_last_sequence_of_its_subject(
     assert await journal.last_sequence(name_stream("log", tenant)) == 3
 
 
-async def test_a_retried_append_is_settled_by_the_last_message(
-    journal: Journal, tenant: str
-) -> None:
+async def test_a_retried_append_is_settled_by_the_last_message(journal: Journal, tenant: str) -> None:
     subject = f"ctx.log.{tenant}.run.run"
     first = await journal.append(subject, b"a", expected=0, message_id="same", command="step-1")
     again = await journal.append(subject, b"a", expected=0, message_id="same", command="step-1")
@@ -115,9 +109,7 @@ async def test_what_was_never_stored_is_none(journal: Journal, tenant: str) -> N
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 256])
-async def test_pages_hold_the_whole_subject_in_order(
-    journal: Journal, tenant: str, limit: int
-) -> None:
+async def test_pages_hold_the_whole_subject_in_order(journal: Journal, tenant: str, limit: int) -> None:
     mine, other = f"ctx.log.{tenant}.mine.run", f"ctx.log.{tenant}.other.run"
     mine_last = other_last = 0
     for number in range(20):
@@ -174,9 +166,7 @@ async def test_purging_takes_what_is_under_a_subject(journal: Journal, tenant: s
     assert await journal.last_sequence(name_stream("log", tenant)) == 8
 
 
-async def test_of_concurrent_appends_exactly_one_wins_each_sequence(
-    journal: Journal, tenant: str
-) -> None:
+async def test_of_concurrent_appends_exactly_one_wins_each_sequence(journal: Journal, tenant: str) -> None:
     subject = f"ctx.log.{tenant}.contended.run"
 
     async def append_until_stored(writer: int) -> int:

@@ -14,10 +14,8 @@ from contextbus_protocol.messages import AnyMessage, Command, ErrorReply
 
 ATTEMPTS: Final = 3
 GRACE_SECONDS: Final = 1.0
-ABSENT_WAIT_SECONDS: Final = 0.05
-LONGEST_ABSENT_WAIT_SECONDS: Final = 1.0
-RETRIED: Final = ("deadline_exceeded", "busy")
-REFUSED_WAIT_SECONDS: Final = 0.1
+FIRST_WAIT_SECONDS: Final = 0.05
+LONGEST_WAIT_SECONDS: Final = 1.0
 
 
 class Transmit(msgspec.Struct, frozen=True):
@@ -64,8 +62,8 @@ class Asking(msgspec.Struct, frozen=True):
 
     command: Command
     waited: float = 0.0
-    absences: int = 0
-    waiting: Literal["answer", "server"] = "answer"
+    waits: int = 0
+    waiting: Literal["answer", "room"] = "answer"
     last_error: ErrorReply | None = None
     done: bool = False
 
@@ -81,20 +79,21 @@ def advance(state: Asking, outcome: Outcome) -> tuple[Asking, Operation]:
         return state, None
     match outcome:
         case Answered(message):
-            if isinstance(message, ErrorReply) and message.code in RETRIED:
-                state = msgspec.structs.replace(state, last_error=message)
-                return _again(state, REFUSED_WAIT_SECONDS * 2**state.command.attempt)
+            if isinstance(message, ErrorReply) and message.code == "deadline_exceeded":
+                return _again(msgspec.structs.replace(state, last_error=message))
+            if isinstance(message, ErrorReply) and message.code == "busy":
+                return _wait_for_room(msgspec.structs.replace(state, last_error=message))
             return msgspec.structs.replace(state, done=True), Resolve(message)
         case Silent():
-            if state.waiting == "server":
+            if state.waiting == "room":
                 state = msgspec.structs.replace(state, waiting="answer")
                 return state, Transmit(state.command, state.command.seconds_left + GRACE_SECONDS)
             return _again(state)
         case Absent():
-            return _wait_for_server(state)
+            return _wait_for_room(state)
 
 
-def _again(state: Asking, wait: float = 0.0) -> tuple[Asking, Operation]:
+def _again(state: Asking) -> tuple[Asking, Operation]:
     if state.command.attempt >= ATTEMPTS:
         answer = state.last_error or ErrorReply(
             run=state.command.run,
@@ -106,25 +105,21 @@ def _again(state: Asking, wait: float = 0.0) -> tuple[Asking, Operation]:
         )
         return msgspec.structs.replace(state, done=True), Resolve(answer)
     command = msgspec.structs.replace(state.command, attempt=state.command.attempt + 1)
-    if wait:
-        return msgspec.structs.replace(state, command=command, waiting="server"), WakeAfter(wait)
     state = msgspec.structs.replace(state, command=command, waiting="answer")
     return state, Transmit(command, command.seconds_left + GRACE_SECONDS)
 
 
-def _wait_for_server(state: Asking) -> tuple[Asking, Operation]:
-    """Nobody there: wait a little longer each time, as long as the command may take in all."""
+def _wait_for_room(state: Asking) -> tuple[Asking, Operation]:
+    """Nobody there, or no room: nothing was taken, so wait a little longer each time, as long as all attempts may."""
     allowed = (state.command.seconds_left + GRACE_SECONDS) * ATTEMPTS
-    wait = min(ABSENT_WAIT_SECONDS * 2**state.absences, LONGEST_ABSENT_WAIT_SECONDS)
+    wait = min(FIRST_WAIT_SECONDS * 2**state.waits, LONGEST_WAIT_SECONDS)
     if state.waited + wait > allowed:
-        answer = ErrorReply(
+        answer = state.last_error or ErrorReply(
             run=state.command.run,
             command=state.command.command,
             code="deadline_exceeded",
             message="no actor serves this command; start one with `contextbus up` or `contextbus actor`",
         )
         return msgspec.structs.replace(state, done=True), Resolve(answer)
-    state = msgspec.structs.replace(
-        state, waited=state.waited + wait, absences=min(state.absences + 1, 16), waiting="server"
-    )
+    state = msgspec.structs.replace(state, waited=state.waited + wait, waits=min(state.waits + 1, 16), waiting="room")
     return state, WakeAfter(wait)

@@ -56,7 +56,7 @@ def _fault_of(candidate: Candidate) -> str | None:
         return "text must be a string that is not empty"
     if not _is_id(candidate.record_id):
         return "record_id must be a string that is not empty and has no lone surrogate"
-    if type(score) not in {float, int} or not math.isfinite(candidate.score):
+    if not (type(score) is float or type(score) is int) or not math.isfinite(score):
         return "score must be a finite number"
     if revision is not None and (type(revision) is not int or not 0 <= revision <= MAX_SAFE_INTEGER):
         return "revision must be an integer from 0 to 2^53 - 1"
@@ -83,8 +83,14 @@ def _label_fault(candidate: Candidate) -> str | None:
         return None
     if type(provenance) is not Provenance:
         return "provenance must be a Provenance"
-    labels: tuple[object, ...] = ("" if provenance.origin is None else provenance.origin, *provenance.source_kinds)
-    return None if all(type(label) is str for label in labels) else "provenance must hold strings"
+    origin: object = provenance.origin
+    kinds: tuple[object, ...] = provenance.source_kinds
+    if origin is not None and type(origin) is not str:
+        return "provenance.origin must be a string"
+    for kind in kinds:
+        if type(kind) is not str:
+            return "provenance.source_kinds must be strings"
+    return None
 
 
 def cut_result(result: SourceResult, limit: int) -> SourceResult:

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from contextbus.core.candidates import cut_result
-from contextbus.core.context_input import ContextInput, validate_input
+from contextbus.core.context_input import ContextInput, cut_results, validate_input
 from contextbus.core.decision import decide, select, share_hints
 from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.manifest import context_warnings
@@ -30,9 +27,7 @@ def compile_context(given: ContextInput, estimator: Estimator | None = None) -> 
         InvalidRequestError: A required source failed (D.T.2).
         InvalidTypeError: The input, the budget or a candidate is malformed (D.C.4, D.K.27, D.T.4).
     """
-    limit = given.candidates_per_source
-    if limit is not None:
-        given = msgspec.structs.replace(given, results=tuple(cut_result(result, limit) for result in given.results))
+    given = cut_results(given)
     validate_input(given)
     made = select(given, make_estimator() if estimator is None else estimator)
     entries = made.decision.manifest.entries[len(made.items) :]

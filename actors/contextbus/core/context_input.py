@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, require_count, validate_budget
-from contextbus.core.candidates import validate_candidates
+from contextbus.core.candidates import cut_result, validate_candidates
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import CachePrefixCause, Fallback, RefreshReason
@@ -47,6 +47,19 @@ class ContextInput(msgspec.Struct, frozen=True, kw_only=True):
     phase: Literal["compile", "overflow-retry"] = "compile"
 
 
+def cut_results(given: ContextInput) -> ContextInput:
+    """Cut all answers to ``candidates_per_source``, if it is given (D.C.16).
+
+    Raises:
+        InvalidTypeError: The limit is no count.
+    """
+    limit = given.candidates_per_source
+    if limit is None:
+        return given
+    require_count("candidates_per_source", limit)
+    return msgspec.structs.replace(given, results=tuple(cut_result(result, limit) for result in given.results))
+
+
 def validate_input(given: ContextInput) -> None:
     """Refuse an input that is not one.
 
@@ -61,8 +74,6 @@ def validate_input(given: ContextInput) -> None:
         ("used_tokens", given.used_tokens),
     ):
         require_count(name, count)
-    if given.candidates_per_source is not None:
-        require_count("candidates_per_source", given.candidates_per_source)
     validate_budget(given.budget)
     if given.cache_prefix_changed != (given.cache_prefix_cause is not None):
         raise InvalidTypeError("cache_prefix_cause goes with cache_prefix_changed: give both or none")

@@ -11,6 +11,7 @@ _FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\u
 # One scan tells whether anything has to be done; most text has nothing.  A match of all that may stay as it is takes
 # half the time of a search for what may not.
 _PLAIN: Final = re.compile("[\t\n !#-%(-;=?-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
+_PLAIN_LINE: Final = re.compile("[ !#-%(-;=?-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
 
 
 def escape_text(text: str) -> str:
@@ -28,4 +29,6 @@ def escape_text(text: str) -> str:
 
 def escape_attribute(text: str) -> str:
     """Escape an attribute value: as text, and newline and tab become references too (D.E.7)."""
+    if _PLAIN_LINE.fullmatch(text):
+        return text
     return escape_text(text).replace("\n", "&#10;").replace("\t", "&#9;")

@@ -49,7 +49,8 @@ TOOL_PART_TOKENS: Final = 10
 ANTHROPIC_TOOL_FRAMING_TOKENS: Final = 346
 """What Anthropic adds to a request with tools, in tokens (D.M.8)."""
 
-Tokenizer = Callable[[str], int]
+Tokenizer = Callable[[str], float]
+"""Counts the tokens of a text; a fraction is rounded up."""
 
 _CHARACTER_WEIGHT: Final = 5
 _NO_TOKENIZERS: Final[Mapping[str, Tokenizer]] = MappingProxyType({})

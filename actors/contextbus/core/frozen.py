@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
+from contextbus.core.json_text import as_list, as_object
+
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
     raise TypeError("this message is shared with later steps and read-only; payload.copy() gives dicts of your own")
@@ -46,17 +48,17 @@ class FrozenList(list[object]):
 
 def freeze(value: object) -> object:
     """The value with every dict and list in it made read-only."""
-    if isinstance(value, dict):
-        return FrozenDict({key: freeze(item) for key, item in value.items()})
-    if isinstance(value, list):
-        return FrozenList([freeze(item) for item in value])
+    if (members := as_object(value)) is not None:
+        return FrozenDict({key: freeze(item) for key, item in members.items()})
+    if (items := as_list(value)) is not None:
+        return FrozenList([freeze(item) for item in items])
     return value
 
 
 def thaw(value: object) -> object:
     """The value with every dict and list in it plain and its owner's."""
-    if isinstance(value, dict):
-        return {key: thaw(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [thaw(item) for item in value]
+    if (members := as_object(value)) is not None:
+        return {key: thaw(item) for key, item in members.items()}
+    if (items := as_list(value)) is not None:
+        return [thaw(item) for item in items]
     return value

@@ -7,7 +7,7 @@ Chain digest, token total and latest user text are carried along, never computed
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from contextbus.core.persistent import CHUNK
 from contextbus_protocol.chat import ChatMessage, Text, ToolResult
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import EMPTY_CHAIN, clean_text, digest_bytes, extend_chain
+from contextbus_protocol.events import MessageFact
 from contextbus_protocol.errors import InvalidTypeError, RangeError
 
 MAX_QUERY: Final = 2000
@@ -114,6 +115,24 @@ class SourceHistory(msgspec.Struct, frozen=True):
                 chunks.append(HistoryChunk(tuple(rest), messages, chain, eighteenths, user_text))
                 rest = []
         return SourceHistory(tuple(chunks), tuple(rest), chain, eighteenths, user_text)
+
+    def append_facts(self, facts: Iterable[MessageFact]) -> SourceHistory:
+        """The history with messages behind it of which only digest and cost are known, as the log has them."""
+        return self.extend(Entry(fact.digest, fact.eighteenths) for fact in facts)
+
+    def chain_at(self, count: int) -> str:
+        """The chain digest behind the first ``count`` messages.
+
+        Raises:
+            RangeError: there are fewer messages than that.
+        """
+        if not 0 <= count <= self.count:
+            raise RangeError(f"history has {self.count} messages, none is number {count}")
+        whole = count // CHUNK
+        chain = self.chunks[whole - 1].chain if whole else EMPTY_CHAIN
+        for entry in self._between(whole * CHUNK, count):
+            chain = extend_chain(chain, entry.digest)
+        return chain
 
     def keep(self, count: int) -> SourceHistory:
         """The first ``count`` messages: whole chunks are shared, at most 63 messages are linked anew.
@@ -250,7 +269,7 @@ def _map_texts(message: ChatMessage, change: Callable[[str], str]) -> ChatMessag
         if isinstance(value, str):
             return change(value)
         if isinstance(value, tuple):
-            return tuple(walk(item) for item in value)
+            return tuple(walk(item) for item in cast("tuple[object, ...]", value))
         if isinstance(value, msgspec.Struct):
             fields = value.__struct_fields__
             return msgspec.structs.replace(value, **{name: walk(getattr(value, name)) for name in fields})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -37,11 +37,21 @@ def clean_value(value: object) -> object:
     """The value with every lone surrogate in keys and texts replaced by U+FFFD."""
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, dict):
-        return {clean_value(key): clean_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean_value(item) for item in value]
+    if (members := as_object(value)) is not None:
+        return {clean_text(key): clean_value(item) for key, item in members.items()}
+    if (items := as_list(value)) is not None:
+        return [clean_value(item) for item in items]
     return value
+
+
+def as_object(value: object) -> dict[str, object] | None:
+    """The value if it is a dict, for JSON with text keys; else None."""
+    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+
+
+def as_list(value: object) -> list[object] | tuple[object, ...] | None:
+    """The value if it is a list or tuple, else None."""
+    return cast("list[object] | tuple[object, ...]", value) if isinstance(value, list | tuple) else None
 
 
 def sound_object(text: str) -> str | None:
@@ -61,8 +71,7 @@ def sound_value(text: str) -> str | None:
 
 def read_object(text: str) -> dict[str, object]:
     """The members of a JSON object; empty if the text holds anything else."""
-    value, _ = _read(text)
-    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+    return as_object(_read(text)[0]) or {}
 
 
 def _read(text: str) -> tuple[object, str | None]:

@@ -15,6 +15,7 @@ from contextbus.core.persistent import Counts, Vector
 from contextbus.core.settled import Settled
 from contextbus.core.wire import Call, Group, Piece, Repair, RepairCode, Target, Turn
 from contextbus_protocol.chat import (
+    AnyPart,
     ApprovalRequest,
     ApprovalResponse,
     ChatMessage,
@@ -131,13 +132,16 @@ class _Draft:
         pieces = self._pieces(message, "system")
         if pieces:
             self._note("late-system")
+            before = self._group
             self._add_other(self._target.late_system(pieces, message))
+            self._note_joined(before)
         else:
             self._note("empty")
 
     def _append_user(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
         silent = False
+        before = self._group
         for part in message.content:
             if isinstance(part, ToolResult):
                 silent = True
@@ -156,12 +160,17 @@ class _Draft:
             self._add_other(Turn("user", tuple(pieces), members if message.role == "user" else b""))
         elif not silent:
             self._note("empty")
+        self._note_joined(before, before.calls if message.role == "user" else None)
 
     def _add_other(self, turn: Turn) -> None:
-        if self._target.merges and (self._group.others or self._group.answered):
-            self._note("merged")
         group = self._group
         self._group = Group(group.turns, group.calls, (*group.others, turn), group.answered)
+
+    def _note_joined(self, group: Group, calls: tuple[Call, ...] | None = None) -> None:
+        """Note that a user message joins the one that was open before it; results alone count with ``calls``."""
+        joined = self._group.others != group.others or (calls is not None and self._group.calls != calls)
+        if joined and self._target.merges and (group.others or group.answered):
+            self._note("merged")
 
     def _append_assistant(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
@@ -302,7 +311,7 @@ class _Draft:
                 found += self._piece(part, layer)
         return tuple(found)
 
-    def _piece(self, part: wire.AnyPart, layer: wire.Layer) -> tuple[Piece, ...]:
+    def _piece(self, part: AnyPart, layer: wire.Layer) -> tuple[Piece, ...]:
         piece, code = self._target.part(part, layer)
         if code is not None:
             self._note(code)

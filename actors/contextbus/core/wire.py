@@ -7,6 +7,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from contextbus.core.escape import escape_attribute, escape_text
 from contextbus_protocol.chat import AnyPart, ChatMessage, ToolCall, ToolResult
 
 TEXTS_VERSION: Final = 1
@@ -94,6 +95,8 @@ class Group(msgspec.Struct, frozen=True, gc=False):
 class Target(Protocol):
     """One provider's form of a request.  All methods are pure."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def name(self) -> str:
         """The name under which a request asks for it."""
@@ -166,25 +169,6 @@ class Target(Protocol):
         ...
 
 
-def escape(text: str) -> str:
-    """Text for inside an element: D.E.7."""
-    for char, entity in (
-        ("&", "&amp;"),
-        ("<", "&lt;"),
-        (">", "&gt;"),
-        ('"', "&quot;"),
-        ("'", "&#39;"),
-        ("\r", "&#13;"),
-    ):
-        text = text.replace(char, entity)
-    return "".join("\ufffd" if _forbidden(char) else char for char in text) if not text.isprintable() else text
-
-
-def _forbidden(char: str) -> bool:
-    code = ord(char)
-    return (code < 0x20 and char not in "\t\n\r") or 0xD800 <= code <= 0xDFFF or code in (0xFFFE, 0xFFFF)
-
-
 def wire_name(name: str, longest: int) -> str:
     """A tool's name as providers take it: itself, or a readable form made unique by a digest.
 
@@ -203,5 +187,5 @@ def digest_hex(text: str) -> str:
 
 def element(name: str, text: str, call_id: str | None = None) -> str:
     """A fixed element around escaped text, as repairs put it."""
-    attribute = "" if call_id is None else f' id="{escape(call_id).replace(chr(10), "&#10;").replace(chr(9), "&#9;")}"'
-    return f"<{name}{attribute}>\n{escape(text)}\n</{name}>"
+    attribute = "" if call_id is None else f' id="{escape_attribute(call_id)}"'
+    return f"<{name}{attribute}>\n{escape_text(text)}\n</{name}>"

@@ -88,13 +88,16 @@ class Connection:
         return self._client is not None and self._client.usable
 
     @property
+    def client(self) -> Client | None:
+        """The client in use, to look at; the next one replaces it when it is gone."""
+        return self._client
+
+    @property
     def max_payload(self) -> int:
         """The largest message that the server takes, payload and headers, in bytes."""
         return self._client.max_payload if self._client is not None else 0
 
-    def send(
-        self, subject: str, data: bytes, reply: str = "", headers: Mapping[str, str] | None = None
-    ) -> None:
+    def send(self, subject: str, data: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> None:
         """Send a message without waiting; it leaves when the event loop runs next.
 
         Raises:
@@ -219,9 +222,7 @@ class Connection:
                 raise TimeoutError("the server did not confirm in time")
             raise DisconnectedError("the connection broke before the server confirmed")
 
-    async def drain(
-        self, in_flight: Callable[[], Awaitable[object]] | None = None, seconds: float = 30.0
-    ) -> None:
+    async def drain(self, in_flight: Callable[[], Awaitable[object]] | None = None, seconds: float = 30.0) -> None:
         """Stop taking messages, let the work in flight end, send what it sent, and close.
 
         Replies still come in while work is in flight, so it may ask others to the end.

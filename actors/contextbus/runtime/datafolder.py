@@ -66,18 +66,14 @@ class DataFolder:
                 folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             status = self.path.stat()
             if sys.platform != "win32" and status.st_uid != os.geteuid():
-                raise DataFolderError(
-                    f"the data folder {self.path} belongs to another user; name one of your own"
-                )
+                raise DataFolderError(f"the data folder {self.path} belongs to another user; name one of your own")
             if status.st_mode & 0o077:
                 self.path.chmod(PRIVATE_FOLDER)
             ignore = self.path / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n", encoding="utf-8")
         except OSError as error:
-            raise DataFolderError(
-                f"the data folder {self.path} cannot be used: {error.strerror}"
-            ) from error
+            raise DataFolderError(f"the data folder {self.path} cannot be used: {error.strerror}") from error
 
     def acquire(self) -> int | None:
         """Take the lock of the folder if nobody has it.
@@ -87,9 +83,7 @@ class DataFolder:
             process, or a server that outlived its owner, has it.
         """
         if sys.platform == "win32":
-            raise DataFolderError(
-                "the embedded nats-server needs a POSIX system; start one and pass its nats:// URL"
-            )
+            raise DataFolderError("the embedded nats-server needs a POSIX system; start one and pass its nats:// URL")
         descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

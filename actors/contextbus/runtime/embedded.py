@@ -38,9 +38,7 @@ class Server:
         owned: Whether this process started the server, and ends it.
     """
 
-    def __init__(
-        self, folder: DataFolder, endpoint: Endpoint, process: ServerProcess | None
-    ) -> None:
+    def __init__(self, folder: DataFolder, endpoint: Endpoint, process: ServerProcess | None) -> None:
         self.folder = folder.path
         self.owned = process is not None
         self._folder = folder

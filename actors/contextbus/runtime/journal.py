@@ -66,9 +66,7 @@ class Unanswered(msgspec.Struct, frozen=True):
             an error.
     """
 
-    reason: Literal[
-        "timeout", "no-responders", "disconnected", "overloaded", "gap", "malformed", "refused"
-    ]
+    reason: Literal["timeout", "no-responders", "disconnected", "overloaded", "gap", "malformed", "refused"]
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -118,15 +116,11 @@ class Journal(Protocol):
         """Read the last message of a subject, as the leader of the stream knows it."""
         ...
 
-    async def read(
-        self, subject: str, *, after: int, limit: int = PAGE_RECORDS
-    ) -> Page | Unanswered:
+    async def read(self, subject: str, *, after: int, limit: int = PAGE_RECORDS) -> Page | Unanswered:
         """Read the messages of one subject whose sequence is above `after`, `limit` at most."""
         ...
 
-    def put(
-        self, subject: str, data: bytes, *, headers: Mapping[str, str]
-    ) -> Awaitable[bool | Refused | Unanswered]:
+    def put(self, subject: str, data: bytes, *, headers: Mapping[str, str]) -> Awaitable[bool | Refused | Unanswered]:
         """Store a blob where nothing is stored yet.
 
         Returns:

@@ -113,17 +113,13 @@ class JetStreamJournal:
         answer = await self._ask(api, body, _read_message)
         return record_of(answer) if isinstance(answer, StoredMessage) else answer
 
-    async def read(
-        self, subject: str, *, after: int, limit: int = PAGE_RECORDS
-    ) -> Page | Unanswered:
+    async def read(self, subject: str, *, after: int, limit: int = PAGE_RECORDS) -> Page | Unanswered:
         """Read the messages of one subject whose sequence is above `after`, `limit` at most."""
         body = msgspec.json.encode({"seq": after + 1, "batch": limit, "next_by_subj": subject})
         batch = _Batch()
         return await self._ask(f"$JS.API.DIRECT.GET.{find_stream(subject)}", body, batch.receive)
 
-    def put(
-        self, subject: str, data: bytes, *, headers: Mapping[str, str]
-    ) -> Awaitable[bool | Refused | Unanswered]:
+    def put(self, subject: str, data: bytes, *, headers: Mapping[str, str]) -> Awaitable[bool | Refused | Unanswered]:
         """Store a blob where nothing is stored yet; False if something is."""
         return self._ask(subject, data, _read_put, headers)
 

@@ -86,17 +86,13 @@ class MemoryJournal:
         records = self._records(subject)
         return records[-1] if records else None
 
-    async def read(
-        self, subject: str, *, after: int, limit: int = PAGE_RECORDS
-    ) -> Page | Unanswered:
+    async def read(self, subject: str, *, after: int, limit: int = PAGE_RECORDS) -> Page | Unanswered:
         """Read the messages of one subject whose sequence is above `after`, `limit` at most."""
         records = self._records(subject)
         start = bisect.bisect_right(records, after, key=_sequence)
         return Page(tuple(records[start : start + limit]), start + limit < len(records))
 
-    def put(
-        self, subject: str, data: bytes, *, headers: Mapping[str, str]
-    ) -> Awaitable[bool | Refused | Unanswered]:
+    def put(self, subject: str, data: bytes, *, headers: Mapping[str, str]) -> Awaitable[bool | Refused | Unanswered]:
         """Store a blob where nothing is stored yet; False if something is."""
         if self._records(subject) and subject.startswith(_BLOB_PREFIX):
             return Settled(value=False)
@@ -146,9 +142,7 @@ class MemoryJournal:
     def _records(self, subject: str) -> list[Record]:
         return self._stream(subject).subjects.get(subject, [])
 
-    def _store(
-        self, stream: _Stream, subject: str, data: bytes, command: str, message_id: str
-    ) -> int:
+    def _store(self, stream: _Stream, subject: str, data: bytes, command: str, message_id: str) -> int:
         stream.last += 1
         if message_id:
             stream.ids[message_id] = (stream.last, self._clock.elapsed())

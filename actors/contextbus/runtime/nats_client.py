@@ -168,7 +168,7 @@ class Client(nats.aio.client.Client):
         """Send a message without waiting, or say why not; see `Connection.send`."""
         size = len(data)
         if headers:
-            size += 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+            size += 12 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
         # nats-py looks at the payload alone, and the server cuts off who sends more.
         if size > self.max_payload:
             raise PayloadTooLargeError(
@@ -176,9 +176,7 @@ class Client(nats.aio.client.Client):
                 "bytes that the server takes: store it as a blob and send its digest"
             )
         if len(subject) + len(reply) > LONGEST_CONTROL_LINE:
-            raise InvalidMessageError(
-                f"subject and reply address exceed {LONGEST_CONTROL_LINE} characters"
-            )
+            raise InvalidMessageError(f"subject and reply address exceed {LONGEST_CONTROL_LINE} characters")
         # A publish into a full buffer would wait, and could not be cancelled.
         if self.pending_data_size + size > buffer_bytes:
             raise OverloadedError(f"not sent: {buffer_bytes} bytes already wait to be sent")
@@ -258,7 +256,8 @@ class Client(nats.aio.client.Client):
 
     async def _note(self, error: Exception) -> None:
         self.failure = error
-        _log.warning("nats_error", error=type(error).__name__)
+        if self.usable:
+            _log.warning("nats_error", error=type(error).__name__)
 
     def _lose(self, _task: object = None) -> None:
         if not self.gone.done():

@@ -54,9 +54,7 @@ def find_server() -> ServerBinary:
 def read_version(path: Path) -> tuple[int, int, int] | None:
     """Ask a nats-server for its version; None if it does not say one within five seconds."""
     try:
-        answer = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=5, check=False
-        )
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = _VERSION.search(answer.stdout)

@@ -91,9 +91,7 @@ class ServerProcess:
         self._thread.start()
         await asyncio.wait({asyncio.wrap_future(self._ready)}, timeout=seconds)
         if self.endpoint is None:
-            raise ServerFailedError(
-                self.failure or f"nats-server did not answer in time; see {self._folder.log}"
-            )
+            raise ServerFailedError(self.failure or f"nats-server did not answer in time; see {self._folder.log}")
         return self.endpoint
 
     def end(self) -> None:
@@ -155,9 +153,7 @@ class ServerProcess:
             url, pid = self._await_ports(child)
             if url:
                 self._port = int(url.rpartition(":")[2])
-                self.endpoint = Endpoint(
-                    url=url, token=self._token, pid=pid, durability=self._durability
-                )
+                self.endpoint = Endpoint(url=url, token=self._token, pid=pid, durability=self._durability)
                 self._folder.write_endpoint(self.endpoint)
                 self._set_ready()
             elif child.poll() is None:

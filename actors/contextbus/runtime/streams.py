@@ -20,6 +20,7 @@ from contextbus.runtime.journal import DUPLICATE_WINDOW_SECONDS, Code
 Kind = Literal["log", "blob", "memory"]
 
 API_SECONDS = 5.0
+SILENCE_SECONDS = 1.0
 
 _NAMES: dict[str, str] = {"log": "CTX_LOG", "blob": "CTX_BLOB", "memory": "CTX_MEMORY"}
 _TEMPORARY = (
@@ -149,7 +150,10 @@ async def ensure(
 
 
 async def _ensure_one(connection: Connection, wanted: StreamConfig, seconds: float) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
+    now = asyncio.get_running_loop().time
+    deadline = now() + seconds
+    # Nobody answers for JetStream where it is off, and in a cluster that elects its leader.
+    silence = deadline if wanted.num_replicas > 1 else now() + min(seconds, SILENCE_SECONDS)
     while True:
         # Ask first: who may use a stream need not have the right to make one.
         found = await _ask(connection, f"$JS.API.STREAM.INFO.{wanted.name}", b"")
@@ -160,16 +164,12 @@ async def _ensure_one(connection: Connection, wanted: StreamConfig, seconds: flo
             _check(found.config, wanted)
             return
         code = found.error.err_code
-        if code in _NO_JETSTREAM:
-            raise StreamError(
-                "the nats-server keeps no streams: start it with JetStream (`nats-server -js`)"
-            )
+        if code in _NO_JETSTREAM and now() > silence:
+            raise StreamError("the nats-server keeps no streams: start it with JetStream (`nats-server -js`)")
         # A name in use means that another process was faster: look at what it made.
-        passing = code in _TEMPORARY or code == Code.STREAM_NAME_IN_USE
-        if not passing or asyncio.get_running_loop().time() > deadline:
-            raise StreamError(
-                f"the stream {wanted.name} cannot be made: {found.error.description} ({code})"
-            )
+        passing = code in (*_TEMPORARY, *_NO_JETSTREAM, Code.STREAM_NAME_IN_USE)
+        if not passing or now() > deadline:
+            raise StreamError(f"the stream {wanted.name} cannot be made: {found.error.description} ({code})")
         await asyncio.sleep(0.1)
 
 
@@ -178,7 +178,6 @@ async def _ask(connection: Connection, subject: str, body: bytes) -> _Described:
         reply = await connection.request(subject, body, API_SECONDS)
         return msgspec.json.decode(reply.data, type=_Described)
     except NoRespondersError:
-        # So does a server without JetStream answer, and a cluster that is electing its leader.
         return _Described(error=Failure(err_code=_NO_JETSTREAM[1]))
     except (DisconnectedError, TimeoutError):
         return _Described(error=Failure(err_code=_TEMPORARY[0], description="no answer"))

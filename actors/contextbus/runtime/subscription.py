@@ -25,9 +25,7 @@ class Subscription:
     async def bind(self, client: Client) -> None:
         """Make the subscription at a client."""
         self._client = client
-        self._bound = await client.subscribe(
-            self.subject, self.queue, future=Delivery(self._handler)
-        )
+        self._bound = await client.subscribe(self.subject, self.queue, future=Delivery(self._handler))
 
     async def drain(self) -> None:
         """End the interest; messages that the server has already given out are still delivered."""

@@ -19,7 +19,7 @@ import tiktoken
 Tokenizer = Callable[[str], int]
 
 
-class _Vocabulary(NamedTuple):
+class Vocabulary(NamedTuple):
     """Where tiktoken keeps a vocabulary in its cache, the digest of the whole file, and a package's name for it."""
 
     cache_key: str
@@ -27,19 +27,21 @@ class _Vocabulary(NamedTuple):
     packaged: str
 
 
-_VOCABULARIES: Final[Mapping[str, _Vocabulary]] = {
-    "cl100k_base": _Vocabulary(
+VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
+    "cl100k_base": Vocabulary(
         "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
         "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
         "cl100k_base_offline",
     ),
-    "o200k_base": _Vocabulary(
+    "o200k_base": Vocabulary(
         "fb374d419588a4632f3f557e76b4b70aebbca790",
         "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
         "o200k_base_offline",
     ),
 }
-TOKENIZER_NAMES: Final = tuple(_VOCABULARIES)
+"""The vocabularies that we know, by the name of their tokenizer."""
+
+TOKENIZER_NAMES: Final = tuple(VOCABULARIES)
 """The names a step's estimator may carry, if their vocabulary is at hand."""
 
 
@@ -69,7 +71,7 @@ def load_tokenizers(names: Iterable[str] = TOKENIZER_NAMES) -> TokenizersAtHand:
 
 def _load(name: str) -> tiktoken.Encoding | str:
     """The encoding, or why it is not there."""
-    vocabulary = _VOCABULARIES.get(name)
+    vocabulary = VOCABULARIES.get(name)
     if vocabulary is None:
         return f"no tokenizer of this name is known; known: {', '.join(TOKENIZER_NAMES)}"
     trouble = _find_trouble(vocabulary)
@@ -85,7 +87,7 @@ def _load(name: str) -> tiktoken.Encoding | str:
         return f"the vocabulary is at hand but cannot be loaded: {type(exc).__name__}"
 
 
-def _find_trouble(vocabulary: _Vocabulary) -> str:
+def _find_trouble(vocabulary: Vocabulary) -> str:
     """What keeps tiktoken from reading the vocabulary out of its cache; nothing if the file is there and whole."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if folder == "":

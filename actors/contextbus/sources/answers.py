@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 import anyio
 
-from contextbus.sources.interface import Answer, MalformedAnswerError, Source, check_source
+from contextbus.sources.interface import MalformedAnswerError, Source, check_source
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
 from contextbus_protocol.messages import Failed, Offered, Query
@@ -123,13 +123,11 @@ def check_answer(answer: object) -> tuple[Candidate, ...]:
     """
     if not isinstance(answer, list | tuple):
         raise MalformedAnswerError("a source must return a list of candidates")
-    items: Answer = answer
-    for item in items:
-        _check_candidate(item)
-    return tuple(items)
+    items = cast("Sequence[object]", answer)
+    return tuple(_check_candidate(item) for item in items)
 
 
-def _check_candidate(item: object) -> None:
+def _check_candidate(item: object) -> Candidate:
     if not isinstance(item, Candidate):
         raise MalformedAnswerError("a source must return candidates; contextbus.sources.interface.candidate makes them")
     # The annotations are promises of a user's code: nothing is taken for granted.
@@ -151,6 +149,7 @@ def _check_candidate(item: object) -> None:
     if not all(values[name] is None or _is_text(values[name], empty=True) for name in ("query", "match")):
         raise MalformedAnswerError("query and match must be texts")
     _check_provenance(values["provenance"])
+    return item
 
 
 def _check_provenance(value: object) -> None:
@@ -158,11 +157,11 @@ def _check_provenance(value: object) -> None:
         return
     if not isinstance(value, Provenance):
         raise MalformedAnswerError("provenance must be a Provenance")
-    origin: object = value.origin
-    kinds: object = value.source_kinds
+    origin = cast("object", value.origin)
+    kinds = cast("object", value.source_kinds)
     if not (origin is None or _is_text(origin)):
         raise MalformedAnswerError("the origin must be a text")
-    if not isinstance(kinds, tuple) or not all(_is_text(kind) for kind in value.source_kinds):
+    if not isinstance(kinds, tuple) or not all(_is_text(kind) for kind in cast("Sequence[object]", kinds)):
         raise MalformedAnswerError("source_kinds must be a tuple of texts")
 
 

@@ -11,9 +11,10 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 T = TypeVar("T")
+JournalMode = Literal["WAL", "DELETE"]
 
 BUSY_SECONDS: Final = 30.0
 MEMORY: Final = ":memory:"
@@ -30,13 +31,23 @@ class Database:
         schema: SQL that makes the tables of an empty file.
         version: The version of schema and settings; a file of another one is made anew.
         full_text: The names of the FTS5 tables, from which deleted words are to vanish.
+        journal_mode: ``WAL`` lets searches run beside writes; ``DELETE`` keeps no second copy of what was written.
     """
 
-    def __init__(self, path: Path | str, *, schema: str, version: int, full_text: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        schema: str,
+        version: int,
+        full_text: tuple[str, ...],
+        journal_mode: JournalMode = "WAL",
+    ) -> None:
         self._path = None if path == MEMORY else Path(path)
         self._schema = schema
         self._version = version
         self._full_text = full_text
+        self._journal_mode: JournalMode = journal_mode
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
 
@@ -110,7 +121,7 @@ class Database:
 
     def _prepare(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         connection.execute("PRAGMA secure_delete = ON").fetchall()
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute(f"PRAGMA journal_mode = {self._journal_mode}").fetchall()
         connection.execute("PRAGMA synchronous = NORMAL")
         with self.writing(connection):
             (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import anyio
 import anyio.to_thread
@@ -153,6 +153,5 @@ def _chunk_candidate(chunk: object) -> Candidate:
 
 def _read(chunk: object, name: str) -> object:
     if isinstance(chunk, Mapping):
-        fields: Mapping[object, object] = chunk
-        return fields.get(name)
+        return cast("Mapping[object, object]", chunk).get(name)
     return getattr(chunk, name, None)

@@ -20,6 +20,7 @@ from contextbus.core.importers.reading import (
     unknown,
     wants_cache,
 )
+from contextbus.core.json_text import as_list
 from contextbus_protocol.chat import (
     AnyPart,
     ChatMessage,
@@ -44,9 +45,7 @@ def from_anthropic(data: object) -> Conversation:
         InvalidTypeError: something cannot be used; the message names the message's index and the field.
     """
     value = load(data)
-    if isinstance(value, list | tuple):
-        value = {"messages": value}
-    top = an_object(value, "conversation")
+    top: Object = {"messages": items} if (items := as_list(value)) is not None else an_object(value, "conversation")
     if "messages" not in top and "role" in top:
         top = {"messages": [top]}
     messages: list[ChatMessage] = []
@@ -125,11 +124,9 @@ def _block(item: object, place: str) -> AnyPart:
 
 
 def _result(value: Object, place: str) -> ToolResult:
-    content = value.get("content")
-    parts = _content(content, f"{place}.content") if isinstance(content, list | tuple) else ()
     return ToolResult(
         id=a_text(value.get("tool_use_id"), f"{place}.tool_use_id"),
-        content=result_content(content, parts) if parts or not isinstance(content, list | tuple) else (),
+        content=result_content(value.get("content"), _content, f"{place}.content"),
         error=value.get("is_error") is True,
         cache=wants_cache(value),
         provider_data=rest_of(value, ("type", "tool_use_id", "content", "is_error"), "anthropic"),

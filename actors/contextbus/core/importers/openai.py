@@ -21,6 +21,7 @@ from contextbus.core.importers.reading import (
     unknown,
     wants_cache,
 )
+from contextbus.core.json_text import as_list
 from contextbus_protocol.chat import (
     AnyPart,
     ChatMessage,
@@ -55,9 +56,7 @@ def from_openai(data: object) -> Conversation:
         InvalidTypeError: something cannot be used; the message names the message's index and the field.
     """
     value = load(data)
-    if isinstance(value, list | tuple):
-        value = {"messages": value}
-    top = an_object(value, "conversation")
+    top: Object = {"messages": items} if (items := as_list(value)) is not None else an_object(value, "conversation")
     reader = _Reader()
     messages = [
         reader.message(an_object(item, f"messages[{index}]"), index) for index, item in enumerate(_messages(top))
@@ -116,12 +115,10 @@ class _Reader:
                 fail(f"{place}.tool_call_id", "the id of a call", None)
             call_id = fitting[0][0]
         self._close(call_id)
-        content = value.get("content")
-        parts = _content(content, f"{place}.content") if isinstance(content, list | tuple) else ()
         result = ToolResult(
             id=call_id,
             name=name,
-            content=result_content(content, parts) if parts or not isinstance(content, list | tuple) else (),
+            content=result_content(value.get("content"), _content, f"{place}.content"),
             cache=wants_cache(value),
         )
         return ChatMessage(role="tool", content=(result,), provider_data=rest_of(value, _KNOWN, "openai"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NoReturn, cast
 
 import msgspec
 
 from contextbus.core import json_text
-from contextbus_protocol.chat import ChatMessage, Document, Image, ProviderData, ResultPart, Text, Unknown
+from contextbus_protocol.chat import AnyPart, ChatMessage, Document, Image, ProviderData, ResultPart, Text, Unknown
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
 
@@ -50,7 +50,7 @@ def load(data: object) -> object:
         data = bytes(data).decode("utf-8-sig", "replace")
     if isinstance(data, str):
         try:
-            return cast("object", json.loads(data.removeprefix("\ufeff")))
+            return json.loads(data.removeprefix("\ufeff"))
         except json.JSONDecodeError as exc:
             raise InvalidTypeError(f"not JSON: {exc.msg} in line {exc.lineno}, column {exc.colno}") from None
         except (RecursionError, ValueError):
@@ -60,7 +60,7 @@ def load(data: object) -> object:
 
 def _plain(data: object) -> object:
     dump = getattr(data, "model_dump", None)
-    return cast("object", dump(mode="json", exclude_unset=True)) if callable(dump) else data
+    return dump(mode="json", exclude_unset=True) if callable(dump) else data
 
 
 def an_object(value: object, place: str) -> Object:
@@ -131,15 +131,13 @@ def wants_cache(value: Object) -> bool:
     return value.get(CACHE_KEY) is True or value.get("cache_control") is not None
 
 
-def result_content(content: object, parts: Sequence[object]) -> tuple[ResultPart, ...]:
-    """Content of a tool result: parts as read, or JSON text of whatever else a tool returned."""
-    if content is None:
-        return ()
-    if isinstance(content, str):
-        return (Text(text=clean_text(content)),) if content else ()
-    if parts:
-        return tuple(part for part in parts if isinstance(part, Text | Image | Document | Unknown))
-    return () if content == [] else (Text(text=to_json(content, "content")),)
+def result_content(
+    content: object, read: Callable[[object, str], tuple[AnyPart, ...]], place: str
+) -> tuple[ResultPart, ...]:
+    """Content of a tool result: parts as ``read`` reads them, or JSON text of whatever else a tool returned."""
+    if content is None or isinstance(content, str) or json_text.as_list(content) is not None:
+        return tuple(part for part in read(content, place) if isinstance(part, Text | Image | Document | Unknown))
+    return (Text(text=to_json(content, place)),)
 
 
 def data_url(url: str) -> tuple[str | None, str] | None:

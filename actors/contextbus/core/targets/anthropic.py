@@ -86,7 +86,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         """A ``tool_result`` block; its content is a string where it is one plain text."""
         written = [(part, *self.part(part, "result")) for part in result.content]
         kept = [(part, piece) for part, piece, _ in written if piece is not None]
-        codes = tuple(code for _, _, code in written if code is not None)
+        codes: tuple[RepairCode, ...] = tuple(code for _, _, code in written if code is not None)
         content = b',"content":[%b]' % b",".join(piece.json for _, piece in kept) if kept else b""
         if len(kept) == 1 and isinstance(kept[0][0], Text) and not _members(kept[0][0]):
             content = b',"content":' + quote(kept[0][0].text)

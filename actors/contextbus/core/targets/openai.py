@@ -84,7 +84,7 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         """A ``tool`` message; this API has no mark for a failed call."""
         written = [self.part(part, "result") for part in result.content]
         content = _content(piece for piece, _ in written if piece is not None) or b'""'
-        codes = tuple(code for _, code in written if code is not None)
+        codes: tuple[RepairCode, ...] = tuple(code for _, code in written if code is not None)
         return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(wire), content), codes
 
     def error_result(self, text: str, wire: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -55,9 +55,9 @@ def read_tools(text: str) -> tuple[ToolDefinition, ...]:
 
 def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
     kind = value.get("type")
-    inner = value.get("function")
-    if isinstance(inner, dict):
-        value = cast("dict[str, object]", inner)
+    inner = json_text.as_object(value.get("function"))
+    if inner is not None:
+        value = inner
     elif isinstance(kind, str) and kind not in ("function", "custom") and not _schema(value):
         provider = "anthropic" if isinstance(value.get("name"), str) else "openai"
         return ToolDefinition(str(value.get("name", kind)), provider=provider, native=json_text.encode(value))
@@ -70,7 +70,7 @@ def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
     if description is not None and not isinstance(description, str):
         raise InvalidTypeError(f"tools[{index}].description: expected a text")
     schema = _schema(value)
-    if schema is not None and not isinstance(schema, dict):
+    if schema is not None and json_text.as_object(schema) is None:
         raise InvalidTypeError(f"tools[{index}].parameters: expected a JSON Schema object")
     return ToolDefinition(name, description or "", json_text.encode(schema) if schema else NO_PARAMETERS)
 

@@ -1,0 +1,143 @@
+"""The source of kind ``memory``: the records of a store, asked and administered through one worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from contextbus.runtime.journal import Journal
+from contextbus.sources.database import MEMORY
+from contextbus.sources.interface import Answer, candidate, check_source
+from contextbus.sources.memory_index import SCHEMA_VERSION, MemoryIndex
+from contextbus.sources.memory_store import MemoryStore
+from contextbus.sources.worker import AdminReply, AdminRequest
+from contextbus_protocol import subjects
+from contextbus_protocol.codec import encode_json
+from contextbus_protocol.digests import digest_bytes
+from contextbus_protocol.messages import Forget, Forgotten, ListRecords, Query, RecordsListed, Remember, Remembered
+from contextbus_protocol.values import Provenance, Scope, SourceKind
+
+DEFAULT_ID: Final = "memory"
+KEEP_SECONDS: Final = 5.0
+MAX_LISTED: Final = 10_000
+_HOST: Final = ("host",)
+
+
+class MemorySource:
+    """Memory records as a source (D.K.1, D.K.11).
+
+    Args:
+        store: The store; its source id is this source's id.
+        required: Whether a step fails without it.
+        keep_seconds: How often the index follows erasures of other processes while nobody asks.
+    """
+
+    kind: SourceKind = "memory"
+
+    def __init__(self, store: MemoryStore, *, required: bool = False, keep_seconds: float = KEEP_SECONDS) -> None:
+        self.id = store.source
+        self.required = required
+        self.store = store
+        self.options_digest = digest_bytes(encode_json((SCHEMA_VERSION, store.scope)))
+        self._keep_seconds = keep_seconds
+        check_source(self)
+
+    async def query(self, query: Query) -> Answer:
+        """The best records within the query's scope, narrowed to the store's (D.K.2, D.K.24).
+
+        Raises:
+            ScopeConflictError: the scope names nobody (B61), or lies outside the store's.
+            DeadlineExceededError: the stream does not answer.
+        """
+        hits = await self.store.search(query.text, query.scope, limit=query.limit, seen=query.seen)
+        return [
+            candidate(
+                hit.record.record_id,
+                hit.record.text,
+                hit.score,
+                hit.record.revision,
+                provenance=Provenance(hit.record.origin, hit.record.source_kinds),
+            )
+            for hit in hits
+        ]
+
+    async def administer(self, request: AdminRequest) -> AdminReply:
+        """Remember, forget or list.
+
+        Raises:
+            ContextBusError: as ``MemoryStore`` does.
+        """
+        match request:
+            case Remember():
+                return await self._remember(request)
+            case Forget():
+                erased = await self.store.forget(request.record_id, scope=request.scope, message_id=request.message_id)
+                return Forgotten(
+                    run=request.run,
+                    message_id=request.message_id,
+                    record_id=erased.record_id,
+                    revisions=erased.revisions,
+                    sequence=erased.sequence,
+                )
+            case ListRecords():
+                limit = max(0, min(request.limit, MAX_LISTED))
+                records, sequence = await self.store.list_records(request.scope, limit=limit)
+                return RecordsListed(run=request.run, message_id=request.message_id, records=records, sequence=sequence)
+
+    async def keep(self) -> None:
+        """Follow the stream while nobody asks, so that what others forget leaves this index too."""
+        while True:
+            await self.store.catch_up()
+            await anyio.sleep(self._keep_seconds)
+
+    async def aclose(self) -> None:
+        """Close the store's index."""
+        await self.store.aclose()
+
+    async def _remember(self, request: Remember) -> Remembered:
+        kinds = tuple(sorted({ref.kind for ref in request.source_refs})) or _HOST
+        stored = await self.store.remember(
+            request.text,
+            scope=request.scope,
+            message_id=request.message_id,
+            now=request.now,
+            record_id=request.record_id,
+            origin=request.origin,
+            source_kinds=kinds,
+        )
+        return Remembered(
+            run=request.run,
+            message_id=request.message_id,
+            record_id=stored.record.record_id,
+            revision=stored.record.revision,
+            digest=stored.record.digest,
+            sequence=stored.sequence,
+        )
+
+
+def memory_source(
+    journal: Journal,
+    tenant: str,
+    *,
+    data: Path | str | None = None,
+    id: str = DEFAULT_ID,  # noqa: A002  (the word that users write)
+    required: bool = False,
+    scope: Scope = Scope(),  # noqa: B008  (frozen)
+) -> MemorySource:
+    """Make the memory source of a tenant.
+
+    Args:
+        journal: The streams of the tenant.
+        tenant: The tenant.
+        data: The folder for the index file; without it the index is in memory.
+        id: The source's id.
+        required: Whether a step fails without it.
+        scope: What the source is pinned to; requests narrow it (D.K.2).
+    """
+    path: Path | str = MEMORY
+    if data is not None:
+        path = Path(data) / f"memory-{subjects.encode_name(tenant)}-{subjects.encode_name(id)}.sqlite"
+    store = MemoryStore(journal, tenant, MemoryIndex(path), source=id, scope=scope)
+    return MemorySource(store, required=required)

@@ -1,0 +1,330 @@
+"""Memory records over a stream: remembered in revisions, searched by scope, forgotten for good.
+
+One subject a record, every revision a message on it.  Each write carries the last sequence of its subject that it was
+decided at, so a repeated or concurrent request has one effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from contextbus.core.scope import lies_within, narrow, require_scope
+from contextbus.runtime.clock import Clock, SystemClock
+from contextbus.runtime.journal import Journal
+from contextbus.sources import memory_log
+from contextbus.sources.memory_erasures import ErasureLog
+from contextbus.sources.memory_feed import MemoryFeed, decode_record
+from contextbus.sources.memory_index import MemoryHit, MemoryIndex
+from contextbus_protocol import subjects
+from contextbus_protocol.codec import encode_json
+from contextbus_protocol.digests import clean_text, digest_bytes, digest_text
+from contextbus_protocol.errors import (
+    CommandMismatchError,
+    ConflictError,
+    ForbiddenError,
+    InvalidRequestError,
+    InvalidTypeError,
+    LimitError,
+    NotFoundError,
+)
+from contextbus_protocol.messages import MemoryRecord
+from contextbus_protocol.values import Scope
+
+T = TypeVar("T")
+
+RECORD_VERSION: Final = 1
+MAX_TEXT_BYTES: Final = 64 * 1024
+MAX_LABEL_CHARACTERS: Final = 256
+MAX_SOURCE_KINDS: Final = 16
+CONFLICTS: Final = 16
+_ID_DIGITS: Final = 32
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A revision and its sequence in the stream."""
+
+    record: MemoryRecord
+    sequence: int
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """A forgotten record: how many revisions it had, and the sequence of its tombstone in the tenant's log."""
+
+    record_id: str
+    revisions: int
+    sequence: int
+
+
+class MemoryStore:
+    """One memory store of a tenant.
+
+    Args:
+        journal: The streams.
+        tenant: The tenant.
+        index: The searchable copy of the newest revisions.
+        source: The id of the source that the store belongs to.
+        scope: What the store is pinned to; each request lies within it (D.K.2).
+        clock: Dates tombstones.
+        max_text_bytes: The longest text of a record, in bytes of UTF-8.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        tenant: str,
+        index: MemoryIndex,
+        *,
+        source: str = "memory",
+        scope: Scope = Scope(),  # noqa: B008  (frozen)
+        clock: Clock | None = None,
+        max_text_bytes: int = MAX_TEXT_BYTES,
+    ) -> None:
+        self.tenant = tenant
+        self.source = source
+        self.scope = scope
+        self._journal = journal
+        self._index = index
+        self._erasures = ErasureLog(journal, tenant, source)
+        self._feed = MemoryFeed(journal, tenant, source, index, self._erasures)
+        self._clock: Clock = clock or SystemClock()
+        self._max_text_bytes = max_text_bytes
+
+    async def catch_up(self, seen: int = 0) -> None:
+        """Bring the index up to the end of the stream, and at least to a sequence that a client has seen.
+
+        Raises:
+            DeadlineExceededError: the stream does not answer.
+        """
+        await self._feed.catch_up(seen)
+
+    async def remember(
+        self,
+        text: str,
+        *,
+        scope: Scope,
+        message_id: str,
+        now: int,
+        record_id: str | None = None,
+        origin: str = "asserted",
+        source_kinds: tuple[str, ...] = ("host",),
+    ) -> Stored:
+        """Store a new record, or the next revision of one (D.K.24).
+
+        Args:
+            text: The record's text.
+            scope: Whose record it is; for a change, what the record lies within: its own scope stays.
+            message_id: The same id has one effect, whenever it is repeated.
+            now: The clock of whoever asks, in milliseconds since the epoch.
+            record_id: The record to change; left out for a new one.
+            origin: Where it comes from, as a label (D.K.11).
+            source_kinds: What kinds of sources it rests on, as labels.
+
+        Raises:
+            ScopeConflictError: the scope names nobody, or lies outside the store's.
+            InvalidTypeError: the text is empty, or a label is unusable.
+            LimitError: the text is too long, or the stream is full.
+            ForbiddenError: this text was forgotten (D.K.24).
+            NotFoundError: there is no such record within the scope.
+            CommandMismatchError: the message id was used for something else.
+            ConflictError: others changed the record faster.
+            DeadlineExceededError: the stream does not answer.
+        """
+        effective = require_scope(narrow(self.scope, scope))
+        text = self._check_text(text)
+        _check_labels(message_id, origin, source_kinds)
+        command = self._command("remember", message_id, effective, record_id)
+        digest = digest_text(text)
+        await self.catch_up()
+        target = record_id if record_id is not None else f"m-{command[:_ID_DIGITS]}"
+        subject = subjects.memory(self.tenant, self.source, target)
+        for _ in range(CONFLICTS):
+            revisions = await self._read_revisions(subject)
+            for revision in revisions:
+                if revision.command == command:
+                    return _repeat(revision, digest)
+            await self._check_allowed(target, digest)
+            record = _next_revision(
+                [known.record for known in revisions if known.record is not None],
+                MemoryRecord(
+                    version=RECORD_VERSION,
+                    record_id=target,
+                    revision=1,
+                    text=text,
+                    digest=digest,
+                    scope=effective,
+                    at=now,
+                    origin=origin,
+                    source_kinds=tuple(sorted(set(source_kinds))),
+                ),
+                is_new=record_id is None,
+            )
+            sequence = await memory_log.append(
+                self._journal,
+                subject,
+                encode_json(record),
+                expected=revisions[-1].sequence if revisions else 0,
+                message_id=command,
+                command=command,
+            )
+            if sequence is not None:
+                await self._settle(subject, sequence, target, digest)
+                return Stored(record, sequence)
+        raise ConflictError(f"record {target!r} changes faster than it can be written; try again")
+
+    async def forget(self, record_id: str, *, scope: Scope, message_id: str) -> Erased:
+        """Erase every revision of a record, from the disk too (D.K.24).
+
+        The tombstone is committed first, so that an erasure which is interrupted is finished by whoever reads on.
+        Packages that quote the record keep their copy until they are redacted.
+
+        Raises:
+            ScopeConflictError: the scope names nobody, or lies outside the store's.
+            NotFoundError: there is no such record within the scope.
+            LimitError: the stream refuses.
+            DeadlineExceededError: the stream does not answer.
+        """
+        effective = require_scope(narrow(self.scope, scope))
+        _check_labels(message_id, "asserted", ())
+        command = self._command("forget", message_id, effective, record_id)
+        subject = subjects.memory(self.tenant, self.source, record_id)
+        erased: Erased | None = None
+        while revisions := await self._read_revisions(subject):
+            # Revisions that were added meanwhile get a tombstone of their own.
+            records = [known.record for known in revisions if known.record is not None]
+            if erased is None and not (records and lies_within(records[-1].scope, effective)):
+                raise NotFoundError(f"there is no record {record_id!r} within the scope")
+            digests = tuple(sorted({record.digest for record in records}))
+            sequence = await self._erasures.commit_erased(record_id, digests, command, self._now())
+            count = 0 if erased is None else erased.revisions
+            erased = Erased(record_id, count + len(revisions), sequence)
+            for known in revisions:
+                await memory_log.erase(self._journal, subject, known.sequence)
+        if erased is None:
+            erased = await self._find_erased(record_id, command)
+        await self.catch_up()
+        return erased
+
+    async def allow(self, digests: tuple[str, ...], *, message_id: str) -> int:
+        """Let forgotten texts be remembered again (D.K.24); gives the sequence in the tenant's log.
+
+        Raises:
+            DeadlineExceededError: the log does not answer.
+        """
+        _check_labels(message_id, "asserted", ())
+        command = self._command("allow", message_id, Scope(), None)
+        sequence = await self._erasures.commit_allowed(tuple(sorted(set(digests))), command, self._now())
+        await self.catch_up()
+        return sequence
+
+    async def list_records(self, scope: Scope, *, limit: int = 1000) -> tuple[tuple[MemoryRecord, ...], int]:
+        """The newest revisions within a scope ordered by id, and the sequence that they are as of.
+
+        Raises:
+            ScopeConflictError: the scope names nobody (B61), or lies outside the store's.
+            DeadlineExceededError: the stream does not answer.
+        """
+        effective = require_scope(narrow(self.scope, scope))
+        return await self._feed.ask(lambda: self._index.list_records(effective, limit))
+
+    async def search(self, text: str, scope: Scope, *, limit: int, seen: int = 0) -> tuple[MemoryHit, ...]:
+        """The best records for a text within a scope, as of now and at least of ``seen`` (D.K.24).
+
+        Raises:
+            ScopeConflictError: the scope names nobody (B61), or lies outside the store's.
+            DeadlineExceededError: the stream does not answer.
+        """
+        effective = require_scope(narrow(self.scope, scope))
+        hits, _ = await self._feed.ask(lambda: self._index.search(text, effective, limit), seen)
+        return hits
+
+    async def aclose(self) -> None:
+        """Close the index."""
+        await anyio.to_thread.run_sync(self._index.close)
+
+    async def _read_revisions(self, subject: str) -> list[_Revision]:
+        found: list[_Revision] = []
+        async for records in memory_log.read_all(self._journal, subject):
+            found.extend(_Revision(r.sequence, r.command, decode_record(r.data)) for r in records)
+        return found
+
+    async def _check_allowed(self, record_id: str, digest: str) -> None:
+        if await _in_thread(lambda: self._index.is_erased(record_id)):
+            raise NotFoundError(f"record {record_id!r} was forgotten; remember the text as a new record")
+        if await _in_thread(lambda: self._index.is_forbidden(digest)):
+            raise ForbiddenError("this text was forgotten; it is remembered again only once the host allows it")
+
+    async def _settle(self, subject: str, sequence: int, record_id: str, digest: str) -> None:
+        """Take a revision back that was stored beside the tombstone which forbids it."""
+        await self._feed.follow_erasures()
+        try:
+            await self._check_allowed(record_id, digest)
+        except (ForbiddenError, NotFoundError):
+            await memory_log.erase(self._journal, subject, sequence)
+            raise
+
+    async def _find_erased(self, record_id: str, command: str) -> Erased:
+        """The tombstone of a forget that was repeated after all was erased."""
+        found = await self._erasures.find(record_id, command)
+        if found is None:
+            raise NotFoundError(f"there is no record {record_id!r} within the scope")
+        event, sequence = found
+        return Erased(record_id, len(event.digests), sequence)
+
+    def _check_text(self, text: str) -> str:
+        text = clean_text(text)
+        if not text.strip():
+            raise InvalidTypeError("the text of a record must not be empty")
+        size = len(text.encode())
+        if size > self._max_text_bytes:
+            raise LimitError(f"a record holds at most {self._max_text_bytes} bytes; this text has {size}: split it")
+        return text
+
+    def _command(self, verb: str, message_id: str, scope: Scope, record_id: str | None) -> str:
+        """Hex that stands for a request: a client's own id could hold what no header may."""
+        key = (verb, self.tenant, self.source, scope, record_id, clean_text(message_id))
+        return digest_bytes(encode_json(key)).removeprefix("sha256:")
+
+    def _now(self) -> int:
+        return int(self._clock.now() * 1000)
+
+
+class _Revision(msgspec.Struct, frozen=True):
+    """A stored message: its command, and the record unless it cannot be read."""
+
+    sequence: int
+    command: str
+    record: MemoryRecord | None
+
+
+def _repeat(revision: _Revision, digest: str) -> Stored:
+    if revision.record is None or revision.record.digest != digest:
+        raise CommandMismatchError("this message id was used for another text; use a new id for each request")
+    return Stored(revision.record, revision.sequence)
+
+
+def _next_revision(known: list[MemoryRecord], wanted: MemoryRecord, *, is_new: bool) -> MemoryRecord:
+    """The revision to write: a changed record keeps its scope."""
+    if is_new and not known:
+        return wanted
+    if not known or not lies_within(known[-1].scope, wanted.scope):
+        raise NotFoundError(f"there is no record {wanted.record_id!r} within the scope")
+    return msgspec.structs.replace(wanted, revision=known[-1].revision + 1, scope=known[-1].scope)
+
+
+def _check_labels(message_id: str, origin: str, source_kinds: tuple[str, ...]) -> None:
+    if not 0 < len(message_id) <= MAX_LABEL_CHARACTERS:
+        raise InvalidRequestError(f"a message id must have 1 to {MAX_LABEL_CHARACTERS} characters")
+    if len(source_kinds) > MAX_SOURCE_KINDS:
+        raise LimitError(f"a record has at most {MAX_SOURCE_KINDS} source kinds")
+    for label in (origin, *source_kinds):
+        if not 0 < len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
+            raise InvalidTypeError(f"origin and source kinds must be printable, 1 to {MAX_LABEL_CHARACTERS} characters")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await anyio.to_thread.run_sync(work)

@@ -1,0 +1,102 @@
+"""What must hold after any simulation, whatever went wrong in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from contextbus.actors.flight import SelectionState
+from contextbus.actors.placement import PlacementState
+from contextbus.actors.working_memory import WorkingMemoryActorState
+from contextbus.replay.run_log import RunLog, read_commits, replay_memory, replay_run
+from contextbus.replay.verify import verify_run
+from contextbus_protocol import blobs, subjects
+from contextbus_protocol.events import StepCompiled, StepFailed
+from tests.simulation.clients import Client
+from tests.simulation.world import TENANT, World
+
+
+def check_world(world: World, clients: list[Client]) -> int:
+    """Check everything; gives the number of steps in the log.
+
+    Raises:
+        AssertionError: something does not hold; the message says what.
+    """
+    steps = 0
+    for client in clients:
+        assert client.is_done, f"{client.name} still waits for an answer"
+    for run in sorted({c.run for c in clients}):
+        log = read_log(world, run)
+        steps += check_log(world, log)
+        for client in clients:
+            if client.run == run:
+                check_acknowledged(world, log, client)
+        check_states(world, log)
+    return steps
+
+
+def read_log(world: World, run: str) -> RunLog:
+    """Both parts of a run's log."""
+    return RunLog(
+        run,
+        read_commits(world.server.records(subjects.log(TENANT, run, "run"))),
+        read_commits(world.server.records(subjects.log(TENANT, run, "working-memory"))),
+    )
+
+
+def check_log(world: World, log: RunLog) -> int:
+    """Every command has one effect, the hash chain holds, and every step computes to the same bytes."""
+    effects = Counter(
+        logged.commit.command
+        for logged in log.commits
+        if not any(isinstance(e, StepFailed) for e in logged.commit.events)
+    )
+    doubled = [c for c, n in effects.items() if n > 1]
+    assert not doubled, f"in the log twice: {doubled}"
+    doubled = [c for c, n in Counter(m.commit.command for m in log.memory).items() if n > 1]
+    assert not doubled, f"in the working memory twice: {doubled}"
+    verdict = verify_run(log, lambda digest: world.server.blobs.get((log.run, digest)))
+    odd = [c for c in verdict.checks if c.status != "same"]
+    assert not odd, f"computed again, another result: {odd[0]}"
+    return verdict.steps
+
+
+def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
+    """What a client was told is stored is in the log, once, with the bytes that it was given."""
+    by_sequence = {logged.sequence: logged for logged in log.commits}
+    for told in client.acknowledged:
+        logged = by_sequence.get(told.sequence)
+        assert logged is not None, f"{told.command} is acknowledged and not in the log"
+        assert logged.digest == told.commit, f"{told.command} was told another commit"
+        step = next(e for e in logged.commit.events if isinstance(e, StepCompiled))
+        assert step.package == told.reference, f"{told.command} was told another package"
+        output = blobs.decode_output(world.server.blobs[log.run, step.package])
+        assert bytes(output.package).decode() == told.package, f"{told.command} got other bytes"
+        assert told.stored or logged.commit.command == told.command
+    for record in client.recorded:
+        assert record.sequence in by_sequence, f"{record.command} is acknowledged and not in the log"
+    memory = {logged.sequence: logged.commit.command for logged in log.memory}
+    commands = set(memory.values())
+    for command, _ in client.patched:
+        assert not command or command in commands, f"patch {command} is acknowledged and not in the log"
+
+
+def check_states(world: World, log: RunLog) -> None:
+    """What an instance still knows equals the fold of the log, and nothing is in flight for ever."""
+    final = replay_run(log)
+    memory = replay_memory(log)
+    for node in world.nodes.values():
+        state = node.states.get(log.run)
+        match state:
+            case SelectionState():
+                assert state.flight is None, f"{node.name} has {state.flight} in flight"
+                assert not state.waiting, f"{node.name} lets commands wait"
+                if state.loaded and state.fold.sequence == final.sequence:
+                    assert state.fold == final, f"{node.name}'s state is not the fold"
+            case WorkingMemoryActorState():
+                assert node.rule.is_idle(state), f"{node.name} is not at rest"
+                if state.loaded and memory and state.fold.sequence == memory[-1][1].sequence:
+                    assert state.fold == memory[-1][1], f"{node.name}'s state is not the fold"
+            case PlacementState():
+                assert not state.jobs, f"{node.name} has {state.jobs[0].head.command} under way"
+            case _:
+                pass

@@ -1,0 +1,61 @@
+"""One simulation from one seed."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from contextbus_protocol.digests import digest_bytes
+from tests.simulation.clients import Client
+from tests.simulation.invariants import check_world
+from tests.simulation.world import Faults, World
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a simulation came to; ``log`` is a digest over the whole log."""
+
+    steps: int
+    kills: int
+    conflicts: int
+    events: int
+    log: str
+    errors: dict[str, int]
+
+
+def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Result:
+    """Run clients on a few runs until all is at rest, then check every invariant.
+
+    Args:
+        seed: what everything is drawn from.
+        faults: how often things go wrong; drawn from the seed by default.
+        steps: steps of each client.
+
+    Raises:
+        AssertionError: an invariant does not hold.
+    """
+    chance = random.Random(seed)
+    if faults is None:
+        faults = Faults(
+            drop=chance.choice((0, 0.01, 0.04)),
+            kill=chance.choice((0, 0.004, 0.012)),
+            replicated=chance.random() < 0.5,
+        )
+    world = World(seed, faults)
+    clients = [
+        Client(world, f"client-{run}-{number}", f"run-{run}", steps)
+        for run in range(2)
+        for number in range(chance.choice((1, 1, 2)))
+    ]
+    for client in clients:
+        client.start()
+    for _ in range(chance.randrange(3)):
+        world.at(chance.random() * 0.5, lambda: world.take_server_down(chance.random() * 3))
+    world.run()
+    logged = check_world(world, clients)
+    errors: dict[str, int] = {}
+    for client in clients:
+        for code, count in client.errors.items():
+            errors[code] = errors.get(code, 0) + count
+    log = digest_bytes(b"".join(data for _, data, _ in world.server.log))
+    return Result(logged, world.kills, world.server.conflicts, world.events, log, errors)
