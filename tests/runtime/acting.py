@@ -407,7 +407,7 @@ async def run_world(
                 place.journal,
                 (asker, Items(), Storer()),
                 encode_local=kind == "memory",
-                drain_seconds=1.0,
+                drain_seconds=0.4,
             )
             for name, handler in (sources or {}).items():
                 host.add_source(SourceSpec(name, "rag"), handler, concurrency=concurrency)
@@ -417,12 +417,12 @@ async def run_world(
         hosts: dict[str, Host] = {}
         for rule in (Storer(), Items(), asker):
             own = await places.make()
-            hosts[rule.name] = Host(tenant, rule.name, own.bus, own.journal, (rule,), drain_seconds=1.0)
+            hosts[rule.name] = Host(tenant, rule.name, own.bus, own.journal, (rule,), drain_seconds=0.4)
         own = await places.make()
-        worker = hosts["worker"] = Host(tenant, "worker", own.bus, own.journal, drain_seconds=1.0)
+        worker = hosts["worker"] = Host(tenant, "worker", own.bus, own.journal, drain_seconds=0.4)
         for name, handler in (sources or {}).items():
             worker.add_source(SourceSpec(name, "rag"), handler, concurrency=concurrency, serve=True)
-        client = Host(tenant, "client", place.bus, place.journal, drain_seconds=1.0)
+        client = Host(tenant, "client", place.bus, place.journal, drain_seconds=0.4)
         for host in (*hosts.values(), client):
             await stack.enter_async_context(host)
         yield World(tenant, client, hosts, place.journal, place.bus)

@@ -21,7 +21,6 @@ from contextbus_protocol.errors import InternalError
 from contextbus_protocol.messages import (
     AnyMessage,
     ByReference,
-    Committed,
     ErrorReply,
     Failed,
     Loaded,
@@ -402,10 +401,9 @@ async def test_a_client_cannot_aim_a_reply_at_an_actor(world: World) -> None:
     assert host.stats.unroutable == 1
 
 
-async def test_an_absent_actor_fails_the_step_at_once(kind: Kind, run: Run, tenant: str) -> None:
+@pytest.mark.parametrize("kind", ["memory-apart", "nats"], indirect=True)
+async def test_an_absent_actor_fails_the_step_at_once(run: Run, tenant: str) -> None:
     async with run() as world:
-        if "placement" not in world.hosts:
-            pytest.skip(f"{kind} runs all actors in one host")
         await world.hosts["placement"].__aexit__(None, None, None)
         started = time.monotonic()
         assert code_of(await world.ask(step(tenant, "hello"))) == "busy"
@@ -428,10 +426,9 @@ async def test_draining_answers_what_was_taken(run: Run, tenant: str) -> None:
             assert text_of(answer.result()) == "slow thought"
 
 
-async def test_instances_share_the_work(run: Run, kind: Kind, tenant: str) -> None:
+@pytest.mark.parametrize("kind", ["memory-apart", "nats"], indirect=True)
+async def test_instances_share_the_work(run: Run, tenant: str) -> None:
     async with run() as world:
-        if kind in {"memory", "co-located"}:
-            pytest.skip(f"{kind} answers in the process of the client")
         rules = (Asker(tenant, f"{subjects.inbox(tenant, 'second')}.selection"), Items(), Storer())
         async with Host(tenant, "second", world.bus, world.journal, rules) as second:
             answers = await asyncio.gather(*(world.ask(step(tenant, "count", run=f"r{i}")) for i in range(40)))
@@ -449,4 +446,3 @@ async def test_results_are_told_in_order(run: Run, tenant: str) -> None:
         host = world.hosts.get("selection", world.client)
         await asyncio.sleep(0.02)
         assert host.stats.ignored == 0
-        assert Committed.__struct_config__.tag == "committed"

@@ -20,10 +20,11 @@ import structlog
 
 from contextbus.actors.effects import AnyEffect, Cancel, Fetch, Load, Rule, Scatter, Send, Store, Timer
 from contextbus.runtime import routes
-from contextbus.runtime.bus import NOBODY_SERVES, Bus, BusUnavailableError, Frame, Subscription
+from contextbus.runtime.bus import NOBODY_SERVES, Announcement, Bus, BusUnavailableError, Frame, Subscription
 from contextbus.runtime.clock import Clock, SystemClock
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.expiring import Expiring
+from contextbus.runtime.flights import Alarms, Flights
 from contextbus.runtime.host_stats import HostStats
 from contextbus.runtime.inbound import Inbound, encoding_of
 from contextbus.runtime.journal import Journal
@@ -32,22 +33,17 @@ from contextbus.runtime.package_store import PackageStore
 from contextbus.runtime.reply_addresses import ReplyAddresses
 from contextbus.runtime.run_states import RunState
 from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler, fits
-from contextbus.runtime.trampoline import Actor, Alarm, Trampoline
+from contextbus.runtime.trampoline import Actor, Trampoline
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.messages import (
     AnyMessage,
     AskItems,
-    Elapsed,
     Failed,
-    Fetched,
-    Loaded,
     Offered,
     Place,
     Query,
     Record,
     ReplyEncoding,
-    Unstored,
 )
 from contextbus_protocol.values import SourceSpec
 
@@ -128,21 +124,23 @@ class Host:
             self._routes[actor.address] = (actor, actor.answers)
         self._sources: dict[str, LocalSource] = {}
         self._served: set[str] = set()
-        self._alarms: dict[tuple[Actor, str, str], Alarm] = {}
+        self._alarms = Alarms(self._trampoline, self.stats)
+        flights = Flights(self._driver, self._trampoline, self._spawn)
         self._counter = itertools.count(1)
         self._addresses = ReplyAddresses(f"{self.inbox}.client")
         self._questions: Expiring[tuple[Actor, Query]] = Expiring(_MOST_QUESTIONS)
         self._sent: Expiring[AnyMessage] = Expiring(_MOST_QUESTIONS)
         self._subscriptions: list[Subscription] = []
+        self._services: list[Announcement] = []
         self._inbox_subscription: Subscription | None = None
         self._draining = False
         self._quiet = asyncio.Event()
         self._starters: dict[type, Callable[[Actor, RunState, Any], None]] = {
             Send: self._start_send,
             Scatter: self._start_scatter,
-            Load: self._start_load,
-            Fetch: self._start_fetch,
-            Store: self._start_store,
+            Load: flights.load,
+            Fetch: flights.fetch,
+            Store: flights.store,
             Timer: self._start_timer,
             Cancel: self._start_cancel,
         }
@@ -150,20 +148,31 @@ class Host:
     async def __aenter__(self) -> Self:
         self._inbox_subscription = await self._bus.subscribe(f"{self.inbox}.>", self._take_answer)
         for actor in self._actors:
-            take = partial(self._take_command, actor)
-            self._subscriptions.append(await self._bus.subscribe(actor.subject, take, queue=actor.name))
+            await self._serve(actor.name, actor.subject, actor.name, partial(self._take_command, actor))
         for source in sorted(self._served):
-            subject, take = subjects.query(self.tenant, source), partial(self._take_query, source)
-            self._subscriptions.append(await self._bus.subscribe(subject, take, queue=subjects.encode_name(source)))
+            subject, queue = subjects.query(self.tenant, source), subjects.encode_name(source)
+            await self._serve(f"source-{source}", subject, queue, partial(self._take_query, source))
         # Whoever asks after this finds us; without a connection, the next one makes the subscriptions.
         with contextlib.suppress(BusUnavailableError):
             await self._bus.flush()
         return self
 
+    async def _serve(self, name: str, subject: str, queue: str, take: Callable[[Frame], None]) -> None:
+        service = await self._bus.announce(name, subject, queue)
+        self._services.append(service)
+
+        def count_and_take(frame: Frame) -> None:
+            service.count()
+            take(frame)
+
+        self._subscriptions.append(await self._bus.subscribe(subject, count_and_take, queue=queue))
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with anyio.CancelScope(shield=True):
+            while self._services:
+                await self._services.pop().withdraw()
             while self._subscriptions:
                 await self._subscriptions.pop().unsubscribe()
             # Answers still come in while what was taken is brought to its end.
@@ -174,9 +183,7 @@ class Host:
             if self._inbox_subscription is not None:
                 await self._inbox_subscription.unsubscribe()
                 self._inbox_subscription = None
-            for alarm in self._alarms.values():
-                alarm.stop()
-            self._alarms.clear()
+            self._alarms.close()
             if self._tasks:
                 for task in self._tasks:
                     task.cancel()
@@ -359,65 +366,11 @@ class Host:
             self._questions.put(reply, (actor, asked), self._clock.elapsed(), seconds)
             self._outbox.send(subjects.query(self.tenant, query.source), asked, reply=reply)
 
-    def _start_load(self, actor: Actor, entry: RunState, effect: Load) -> None:
-        self._launch(actor, entry, self._driver.load(effect), partial(_failed_load, effect))
-
-    def _start_fetch(self, actor: Actor, entry: RunState, effect: Fetch) -> None:
-        self._launch(actor, entry, self._driver.fetch(effect), partial(_failed_fetch, effect))
-
-    def _start_store(self, actor: Actor, entry: RunState, effect: Store) -> None:
-        self._launch(actor, entry, self._driver.store(effect), partial(_failed_store, effect))
-
     def _start_timer(self, actor: Actor, entry: RunState, effect: Timer) -> None:
-        key = (actor, effect.run, effect.token)
-        self._start_cancel(actor, entry, Cancel(effect.run, effect.token))
-        alarm = self._alarms[key] = Alarm(partial(self._alarms.pop, key, None))
-        loop = asyncio.get_running_loop()
-        alarm.handle = loop.call_later(max(0.0, effect.seconds), self._ring, key, alarm)
+        self._alarms.set(actor, effect.run, effect.token, effect.seconds)
 
     def _start_cancel(self, actor: Actor, entry: RunState, effect: Cancel) -> None:
-        alarm = self._alarms.pop((actor, effect.run, effect.token), None)
-        if alarm is not None:
-            alarm.stop()
-
-    def _ring(self, key: tuple[Actor, str, str], alarm: Alarm) -> None:
-        actor, run, token = key
-        if not actor.states.known(run):
-            del self._alarms[key]
-            self.stats.late += 1
-            return
-        # It stays in the table until it is handled, so that it can still be cancelled.
-        self._trampoline.put(actor, actor.states.take(run), Elapsed(run=run, token=token), alarm)
-        self._trampoline.run()
-
-    def _launch(
-        self,
-        actor: Actor,
-        entry: RunState,
-        work: Coroutine[Any, Any, AnyMessage],
-        fail: Callable[[str, str], AnyMessage],
-    ) -> None:
-        entry.flights += 1
-        self._spawn(self._fly(actor, entry, work, fail))
-
-    async def _fly(
-        self,
-        actor: Actor,
-        entry: RunState,
-        work: Coroutine[Any, Any, AnyMessage],
-        fail: Callable[[str, str], AnyMessage],
-    ) -> None:
-        try:
-            result = await work
-        except ContextBusError as error:
-            result = fail(error.code, error.message)
-        except Exception as error:  # whatever the store did: the actor gets its one answer
-            _log.error("flight_failed", actor=actor.name, run=entry.run, error=type(error).__name__)
-            result = fail("internal", type(error).__name__)
-        finally:
-            entry.flights -= 1
-        self._trampoline.put(actor, entry, result)
-        self._trampoline.run()
+        self._alarms.cancel(actor, effect.run, effect.token)
 
     # Life
 
@@ -449,16 +402,3 @@ def _report(task: asyncio.Task[Any]) -> None:
 
 def _say_nothing() -> None:
     """Answers are not answered."""
-
-
-def _failed_load(effect: Load, code: str, text: str) -> Loaded:
-    return Loaded(run=effect.run, token=effect.token, part=effect.part, after=effect.after, code=code)
-
-
-def _failed_fetch(effect: Fetch, code: str, text: str) -> Fetched:
-    return Fetched(run=effect.run, token=effect.token, code=code)
-
-
-def _failed_store(effect: Store, code: str, text: str) -> Unstored:
-    commit = effect.commit
-    return Unstored(run=commit.run, token=effect.token, part=commit.part, code=code, message=text)
