@@ -32,7 +32,9 @@ from contextbus_protocol.messages import (
 Run = Callable[..., AbstractAsyncContextManager[World]]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(
+    params=[kind if kind.startswith("memory") else pytest.param(kind, marks=pytest.mark.broker) for kind in KINDS]
+)
 def kind(request: pytest.FixtureRequest) -> Kind:
     found: Kind = request.param
     return found
@@ -401,7 +403,7 @@ async def test_a_client_cannot_aim_a_reply_at_an_actor(world: World) -> None:
     assert host.stats.unroutable == 1
 
 
-@pytest.mark.parametrize("kind", ["memory-apart", "nats"], indirect=True)
+@pytest.mark.parametrize("kind", ["memory-apart", pytest.param("nats", marks=pytest.mark.broker)], indirect=True)
 async def test_an_absent_actor_fails_the_step_at_once(run: Run, tenant: str) -> None:
     async with run() as world:
         await world.hosts["placement"].__aexit__(None, None, None)
@@ -426,7 +428,7 @@ async def test_draining_answers_what_was_taken(run: Run, tenant: str) -> None:
             assert text_of(answer.result()) == "slow thought"
 
 
-@pytest.mark.parametrize("kind", ["memory-apart", "nats"], indirect=True)
+@pytest.mark.parametrize("kind", ["memory-apart", pytest.param("nats", marks=pytest.mark.broker)], indirect=True)
 async def test_instances_share_the_work(run: Run, tenant: str) -> None:
     async with run() as world:
         rules = (Asker(tenant, f"{subjects.inbox(tenant, 'second')}.selection"), Items(), Storer())

@@ -21,7 +21,7 @@ from contextbus_protocol.digests import digest_bytes
 MINUTE = 60.0
 
 
-@pytest.fixture(params=["memory", "jetstream"])
+@pytest.fixture(params=["memory", pytest.param("jetstream", marks=pytest.mark.broker)])
 async def journal(request: pytest.FixtureRequest, tenant: str) -> AsyncGenerator[Journal]:
     if request.param == "memory":
         yield MemoryJournal()

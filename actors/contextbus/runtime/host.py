@@ -295,13 +295,13 @@ class Host:
     def _let_in(self, actor: Actor, kinds: frozenset[type], message: AnyMessage) -> None:
         if not self._inbound.check(actor.name, kinds, message):
             return
-        known = actor.states.known(message.run)
-        if not known and (actor.states.full or kinds is actor.answers):
+        if not actor.states.known(message.run):
             if kinds is actor.answers:
                 self.stats.late += 1
-            else:
+                return
+            if not actor.states.has_room():
                 self._inbound.refuse(message, "busy", "too many runs are busy in this instance; send it again later")
-            return
+                return
         entry = actor.states.take(message.run)
         if entry.queued >= self._queued_per_run:
             self._inbound.refuse(message, "busy", "too many messages wait for this run; send it again later")
