@@ -13,11 +13,11 @@ from contextbus.core.handle import RunHandle
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult, assistant, user
 from contextbus_protocol.chat import Text as TextPart
-from contextbus_protocol.events import MessagesAppended, HistoryReplaced
+from contextbus_protocol.events import HistoryReplaced, MessagesAppended
 from contextbus_protocol.messages import (
+    AnyCommand,
     AnyMessage,
     AppendMessages,
-    Command,
     CompileStep,
     CreateWorkingMemory,
     ErrorReply,
@@ -143,9 +143,7 @@ class Client:
         call = f"call-{self._words}"
         return (
             ChatMessage(role="assistant", content=(ToolCall(id=call, name="look", arguments='{"a":1}'),)),
-            ChatMessage(
-                role="tool", content=(ToolResult(id=call, content=(TextPart(text=self._text()),)),)
-            ),
+            ChatMessage(role="tool", content=(ToolResult(id=call, content=(TextPart(text=self._text()),)),)),
         )
 
     def _step(self) -> CompileStep:
@@ -211,7 +209,7 @@ class Client:
 
     # -- the retry machine
 
-    def _ask(self, command: Command, actor: subjects.ActorName) -> None:
+    def _ask(self, command: AnyCommand, actor: subjects.ActorName) -> None:
         self._actor: subjects.ActorName = actor
         self._operate(*retry.begin(command))
 
@@ -226,7 +224,7 @@ class Client:
         self._asking = asking
         match operation:
             case retry.Transmit(command, wake_after):
-                self.world.send(subjects.command(self._actor, TENANT), command)  # type: ignore[arg-type]
+                self.world.send(subjects.command(self._actor, TENANT), command)
                 self._sleep(wake_after)
             case retry.WakeAfter(seconds):
                 self._sleep(seconds)

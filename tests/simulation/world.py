@@ -99,13 +99,8 @@ class World:
             ("working-memory", lambda n: WorkingMemory(TENANT, n)),
             ("placement", lambda _: Placement()),
         ]
-        self.nodes = {
-            f"{name}-{i}": Node(f"{name}-{i}", make) for name, make in makes for i in range(instances)
-        }
-        self._groups = {
-            subjects.command(name, TENANT): [f"{name}-{i}" for i in range(instances)]
-            for name, _ in makes
-        }
+        self.nodes = {f"{name}-{i}": Node(f"{name}-{i}", make) for name, make in makes for i in range(instances)}
+        self._groups = {subjects.command(name, TENANT): [f"{name}-{i}" for i in range(instances)] for name, _ in makes}
 
     def inbox(self, name: str) -> str:
         """The reply address of a node or client."""

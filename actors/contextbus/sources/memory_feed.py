@@ -51,6 +51,8 @@ class MemoryFeed:
         self._erasures = erasures
         self._lock: anyio.Lock | None = None
         self._recognised = False
+        # How far the index is at least: spares a look into it while nothing is new.
+        self._known = Marks()
 
     async def ask(self, question: Callable[[], T], seen: int = 0) -> tuple[T, int]:
         """Ask the index once it has caught up; gives the answer and the sequence that it is as of.
@@ -60,11 +62,13 @@ class MemoryFeed:
         """
         for _ in range(REBUILDS):
             before = await self.catch_up(seen)
-            answer = await anyio.to_thread.run_sync(question, abandon_on_cancel=True)
-            after = await self._marks()
+            answer, after = await anyio.to_thread.run_sync(
+                lambda: (question(), self._index.marks()), abandon_on_cancel=True
+            )
             # A damaged file is made anew by whoever stumbles on it: what it answered then was from an empty one.
             if after.records >= before.records and after.erasures >= before.erasures:
                 return answer, before.records
+            self._known = after
         raise DeadlineExceededError("the memory index is damaged again and again; look at the disk of its folder")
 
     async def catch_up(self, seen: int = 0) -> Marks:
@@ -95,7 +99,8 @@ class MemoryFeed:
         return self._lock
 
     async def _marks(self) -> Marks:
-        return await anyio.to_thread.run_sync(self._index.marks)
+        self._known = await anyio.to_thread.run_sync(self._index.marks)
+        return self._known
 
     async def _recognise(self) -> None:
         """Empty an index that was made of another stream: the data folder of the server may have been replaced."""
@@ -116,11 +121,13 @@ class MemoryFeed:
 
     async def _follow_erasures(self) -> None:
         target = await self._erasures.last_sequence()
+        if self._known.erasures >= target:
+            return
         for _ in range(STALE_ATTEMPTS):
             mark = (await self._marks()).erasures
             if mark >= target:
                 return
-            page = await self._read(self._erasures.subject, mark)
+            page = await memory_log.insist(partial(self._journal.read, self._erasures.subject, after=mark))
             if not page.records:
                 await anyio.sleep(STALE_SECONDS)
                 continue
@@ -134,16 +141,17 @@ class MemoryFeed:
 
     async def _follow_records(self, seen: int) -> Marks:
         stale = 0
+        marks = self._known
         while True:
-            marks = await self._marks()
-            last = await memory_log.insist(lambda: self._journal.last(self._pattern))
-            target = 0 if last is None else last.sequence
+            target = await memory_log.read_last_sequence(self._journal, self._pattern)
             if marks.records >= target and (marks.records >= seen or stale >= STALE_ATTEMPTS):
                 # A sequence that the client has seen and nobody has any more was erased.
                 return marks
-            page = await self._read(self._pattern, marks.records)
+            marks = await self._marks()
+            page = await memory_log.read_pattern(self._journal, self._pattern, after=marks.records)
             if page.records:
                 await self._apply(page, marks.records)
+                marks = await self._marks()
                 continue
             stale += 1
             if stale > STALE_ATTEMPTS:
@@ -160,6 +168,3 @@ class MemoryFeed:
                 revisions.append((stored.sequence, record))
         mark = page.records[-1].sequence
         await anyio.to_thread.run_sync(lambda: self._index.apply_records(revisions, after=after, mark=mark))
-
-    async def _read(self, subject: str, after: int) -> Page:
-        return await memory_log.insist(lambda: self._journal.read(subject, after=after))

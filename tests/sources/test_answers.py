@@ -1,0 +1,189 @@
+"""A source may do anything: one message comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import anyio
+import msgspec
+import pytest
+from tests.sources.conftest import Ask
+
+from contextbus.sources.answers import MAX_ANSWER_BYTES, handler
+from contextbus.sources.interface import FunctionSource, candidate
+from contextbus_protocol.errors import RangeError, ScopeConflictError
+from contextbus_protocol.messages import Failed, Offered, Query
+from contextbus_protocol.values import Candidate, Provenance
+
+GOOD = candidate("r", "a text", 1.0, 2, provenance=Provenance("asserted", ("host",)))
+Find = Callable[[Query], Awaitable[list[Candidate]]]
+
+
+def make(find: Find) -> FunctionSource:
+    return FunctionSource(find, id="docs", kind="rag")
+
+
+def returning(answer: object) -> FunctionSource:
+    async def find(_query: Query) -> list[Candidate]:
+        return cast("list[Candidate]", answer)
+
+    return make(find)
+
+
+@pytest.mark.rule("D.K.19")
+async def test_what_is_found_is_offered_and_nothing_is_an_empty_tuple(ask: Ask):
+    query = ask()
+    offered = await handler(returning([GOOD]))(query)
+    assert offered == Offered(run=query.run, token=query.token, source="docs", kind="rag", candidates=(GOOD,))
+    assert await handler(returning([]))(query) == Offered(run=query.run, token=query.token, source="docs", kind="rag")
+
+
+@pytest.mark.rule("D.C.16")
+async def test_more_than_the_limit_is_offered_whole(ask: Ask):
+    many = [candidate(str(n), f"text {n}", 1) for n in range(50)]
+    offered = await handler(returning(many))(ask(limit=3))
+    assert isinstance(offered, Offered)
+    assert len(offered.candidates) == 50
+
+
+@pytest.mark.rule("D.C.4", "D.C.17", "D.K.21", "D.K.27")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        "text",
+        {"record_id": "r"},
+        [None],
+        [GOOD, "text"],
+        [GOOD, msgspec.structs.replace(GOOD, score=float("nan"))],
+        [msgspec.structs.replace(GOOD, score=float("inf"))],
+        [msgspec.structs.replace(GOOD, score=True)],
+        [msgspec.structs.replace(GOOD, score="1")],
+        [candidate("r", "", 1)],
+        [msgspec.structs.replace(GOOD, text=b"a text")],
+        [msgspec.structs.replace(GOOD, text="other")],
+        [msgspec.structs.replace(GOOD, digest="")],
+        [msgspec.structs.replace(GOOD, record_id="")],
+        [msgspec.structs.replace(GOOD, record_id=7)],
+        [msgspec.structs.replace(GOOD, record_id="\ud800")],
+        [msgspec.structs.replace(GOOD, revision=-1)],
+        [msgspec.structs.replace(GOOD, revision=1.5)],
+        [msgspec.structs.replace(GOOD, tokens="7")],
+        [msgspec.structs.replace(GOOD, mandatory="yes")],
+        [msgspec.structs.replace(GOOD, provenance="host")],
+        [msgspec.structs.replace(GOOD, provenance=Provenance(origin=cast("str", 7)))],
+        [msgspec.structs.replace(GOOD, provenance=Provenance("a", cast("tuple[str, ...]", ["host"])))],
+        [msgspec.structs.replace(GOOD, query=7)],
+    ],
+)
+async def test_one_malformed_candidate_fails_the_whole_answer(ask: Ask, bad: object):
+    answer = await handler(returning(bad))(ask())
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.origin_code, answer.origin_type) == ("malformed", None, None)
+
+
+@pytest.mark.rule("D.W.2", "D.D.8")
+async def test_an_exception_becomes_code_and_type_without_its_text(ask: Ask):
+    seen: list[BaseException] = []
+
+    class QuotaError(RuntimeError):
+        code = "quota"
+
+    error = QuotaError("the secret text")
+
+    async def find(_query: Query) -> list[Candidate]:
+        raise error
+
+    answer = await handler(make(find), on_error=lambda _query, exc: seen.append(exc))(ask())
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.origin_code, answer.origin_type) == ("error", "quota", "QuotaError")
+    assert "secret" not in str(answer)
+    assert seen == [error]
+
+
+async def test_a_code_that_is_a_sentence_is_not_passed_on(ask: Ask):
+    class ChattyError(RuntimeError):
+        code = "the user asked about tea"
+
+    async def find(_query: Query) -> list[Candidate]:
+        raise ChattyError
+
+    answer = await handler(make(find))(ask())
+    assert isinstance(answer, Failed)
+    assert answer.origin_code == "error"
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), ExceptionGroup("g", [ValueError()])])
+async def test_neither_exit_nor_a_cancellation_of_its_own_gets_out(ask: Ask, error: BaseException):
+    async def find(_query: Query) -> list[Candidate]:
+        raise error
+
+    answer = await handler(make(find))(ask())
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.origin_type) == ("error", type(error).__name__)
+
+
+@pytest.mark.rule("D.W.5")
+async def test_our_own_cancellation_passes(ask: Ask):
+    async def find(_query: Query) -> list[Candidate]:
+        await anyio.sleep_forever()
+        return []
+
+    task = asyncio.ensure_future(handler(make(find))(ask()))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_scope_conflict_is_named(ask: Ask):
+    async def find(_query: Query) -> list[Candidate]:
+        raise ScopeConflictError("outside")
+
+    answer = await handler(make(find))(ask())
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.origin_code) == ("scope", "scope_conflict")
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.0, -1.0, float("nan")])
+async def test_a_source_that_is_late_has_failed(ask: Ask, seconds: float):
+    async def find(_query: Query) -> list[Candidate]:
+        await anyio.sleep(10)
+        return []
+
+    with anyio.fail_after(2):
+        answer = await handler(make(find))(ask(seconds_left=seconds))
+    assert isinstance(answer, Failed)
+    assert answer.code == "timeout"
+
+
+async def test_beyond_its_concurrency_it_is_busy_and_then_free_again(ask: Ask):
+    go = anyio.Event()
+
+    async def find(_query: Query) -> list[Candidate]:
+        await go.wait()
+        return []
+
+    answers: list[Offered | Failed] = []
+    limited = handler(make(find), concurrency=2)
+
+    async def one() -> None:
+        answers.append(await limited(ask()))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(one)
+        await anyio.wait_all_tasks_blocked()
+        assert [answer.code for answer in answers if isinstance(answer, Failed)] == ["busy"]
+        go.set()
+    assert isinstance(await limited(ask()), Offered)
+    with pytest.raises(RangeError):
+        handler(make(find), concurrency=0)
+
+
+async def test_an_answer_that_is_too_large_is_refused(ask: Ask):
+    answer = await handler(returning([candidate("r", "x" * (MAX_ANSWER_BYTES + 1), 1)]))(ask())
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.origin_code) == ("error", "payload_too_large")

@@ -1,0 +1,356 @@
+"""Memory records on two journals: one effect a request, only one's own scope, and forgotten for good."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from tests.sources.conftest import ADA
+
+from contextbus.core.scope import lies_within
+from contextbus.runtime.embedded import Server
+from contextbus.runtime.journal import Appended, Journal, Record, Unanswered
+from contextbus.runtime.journal_memory import MemoryJournal
+from contextbus.sources.database import MEMORY
+from contextbus.sources.memory_index import MemoryIndex
+from contextbus.sources.memory_store import MemoryStore, Stored
+from contextbus_protocol import codec, subjects
+from contextbus_protocol.errors import (
+    CommandMismatchError,
+    DeadlineExceededError,
+    ForbiddenError,
+    InvalidTypeError,
+    LimitError,
+    NotFoundError,
+    ScopeConflictError,
+)
+from contextbus_protocol.events import RecordErased
+from contextbus_protocol.values import Scope
+
+BOB = Scope(user_id="bob")
+
+
+def make(journal: Journal, tenant: str, path: Path | str = MEMORY, scope: Scope = Scope()) -> MemoryStore:  # noqa: B008  (frozen)
+    return MemoryStore(journal, tenant, MemoryIndex(path), scope=scope)
+
+
+@pytest.fixture
+def store(journal: Journal, tenant: str) -> MemoryStore:
+    return make(journal, tenant)
+
+
+async def remember(
+    store: MemoryStore, text: str, scope: Scope = ADA, *, id_: str = "", record: str | None = None
+) -> Stored:
+    return await store.remember(text, scope=scope, message_id=id_ or f"id {text}", now=1, record_id=record)
+
+
+async def find(store: MemoryStore, text: str, scope: Scope = ADA) -> list[str]:
+    return [hit.record.text for hit in await store.search(text, scope, limit=10)]
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_record_begins_at_revision_one_and_counts_up(store: MemoryStore, journal: Journal, tenant: str):
+    first = await remember(store, "Ada likes green tea")
+    second = await remember(store, "Ada likes black tea", record=first.record.record_id)
+    assert (first.record.revision, second.record.revision) == (1, 2)
+    assert second.record.record_id == first.record.record_id
+    assert await find(store, "likes tea") == ["Ada likes black tea"]
+    sequences = await journal.sequences(subjects.memory(tenant, "memory", first.record.record_id))
+    assert sequences == (first.sequence, second.sequence)
+    listed, as_of = await store.list_records(ADA)
+    assert (listed, as_of) == ((second.record,), second.sequence)
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_repeated_message_id_has_one_effect(store: MemoryStore):
+    first = await remember(store, "green tea", id_="m")
+    assert await remember(store, "green tea", id_="m") == first
+    changed = await remember(store, "black tea", id_="n", record=first.record.record_id)
+    await remember(store, "white tea", id_="o", record=first.record.record_id)
+    assert await remember(store, "black tea", id_="n", record=first.record.record_id) == changed
+    assert await remember(store, "green tea", id_="m") == first
+    with pytest.raises(CommandMismatchError):
+        await remember(store, "coffee", id_="m")
+    assert len((await store.list_records(ADA))[0]) == 1
+
+
+async def test_concurrent_changes_all_get_a_revision_of_their_own(journal: Journal, tenant: str):
+    stores = [make(journal, tenant) for _ in range(3)]
+    first = await remember(stores[0], "tea 0")
+    done: list[Stored] = []
+
+    async def change(number: int) -> None:
+        done.append(await remember(stores[number % 3], f"tea {number}", record=first.record.record_id))
+
+    async with anyio.create_task_group() as group:
+        for number in range(1, 7):
+            group.start_soon(change, number)
+    assert sorted(stored.record.revision for stored in done) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.rule("D.K.24", "D.K.2")
+async def test_a_record_matches_if_it_has_every_field_of_the_scope(store: MemoryStore):
+    scopes = [ADA, BOB, Scope(user_id="ada", chat_id="c1"), Scope(user_id="ada", chat_id="c2"), Scope(agent_id="x")]
+    for number, scope in enumerate(scopes):
+        await remember(store, f"tea {number}", scope)
+    asked = [*scopes, Scope(chat_id="c1"), Scope(user_id="ada", chat_id="c1", run_id="r")]
+    for scope in asked:
+        wanted = {f"tea {n}" for n, have in enumerate(scopes) if lies_within(have, scope)}
+        assert set(await find(store, "tea", scope)) == wanted
+        assert {record.text for record in (await store.list_records(scope))[0]} == wanted
+
+
+@pytest.mark.rule("D.K.4")
+@pytest.mark.parametrize("scope", [Scope(), Scope(user_id="")])
+async def test_without_a_scope_nothing_is_everything(store: MemoryStore, scope: Scope):
+    await remember(store, "tea")
+    with pytest.raises(ScopeConflictError):
+        await store.search("tea", scope, limit=10)
+    with pytest.raises(ScopeConflictError):
+        await store.list_records(scope)
+    with pytest.raises(ScopeConflictError):
+        await remember(store, "tea", scope, id_="x")
+    with pytest.raises(ScopeConflictError):
+        await store.forget("x", scope=scope, message_id="y")
+
+
+@pytest.mark.rule("D.K.2", "D.K.3")
+async def test_a_pinned_store_is_narrowed_and_never_widened(journal: Journal, tenant: str):
+    await remember(make(journal, tenant), "tea of bob", BOB)
+    pinned = make(journal, tenant, scope=ADA)
+    stored = await remember(pinned, "tea of ada", Scope(chat_id="c"))
+    assert stored.record.scope == Scope(user_id="ada", chat_id="c")
+    assert await find(pinned, "tea", Scope()) == ["tea of ada"]
+    with pytest.raises(TypeError):
+        await find(pinned, "tea", BOB)
+
+
+async def test_a_record_of_another_scope_does_not_exist(store: MemoryStore):
+    stored = await remember(store, "tea")
+    for scope in (BOB, Scope(user_id="ada", chat_id="c")):
+        with pytest.raises(NotFoundError):
+            await remember(store, "coffee", scope, record=stored.record.record_id)
+        with pytest.raises(NotFoundError):
+            await store.forget(stored.record.record_id, scope=scope, message_id="f")
+    with pytest.raises(NotFoundError):
+        await remember(store, "coffee", record="unknown")
+    assert await find(store, "tea") == ["tea"]
+
+
+@pytest.mark.rule("D.K.24")
+async def test_forgetting_erases_all_revisions_behind_a_tombstone(store: MemoryStore, journal: Journal, tenant: str):
+    first = await remember(store, "green tea")
+    record_id = first.record.record_id
+    second = await remember(store, "black tea", record=record_id)
+    await remember(store, "white tea")
+    erased = await store.forget(record_id, scope=ADA, message_id="f")
+    assert erased.revisions == 2
+    assert await journal.sequences(subjects.memory(tenant, "memory", record_id)) == ()
+    last = await journal.last(subjects.erasures(tenant))
+    assert isinstance(last, Record)
+    assert last.sequence == erased.sequence
+    (event,) = codec.decode_commit(last.data).events
+    digests = tuple(sorted([first.record.digest, second.record.digest]))
+    assert event == RecordErased(source="memory", record_id=record_id, digests=digests)
+    assert await find(store, "tea") == ["white tea"]
+    assert await store.forget(record_id, scope=ADA, message_id="f") == erased
+    with pytest.raises(NotFoundError):
+        await store.forget(record_id, scope=ADA, message_id="other")
+
+
+@pytest.mark.rule("D.K.24")
+async def test_what_was_forgotten_is_not_learned_again_until_it_is_allowed(
+    store: MemoryStore, journal: Journal, tenant: str
+):
+    first = await remember(store, "green tea", id_="m")
+    await store.forget(first.record.record_id, scope=ADA, message_id="f")
+    other = make(journal, tenant)
+    for learner in (store, other):
+        with pytest.raises(ForbiddenError):
+            await remember(learner, "green tea", id_="again")
+        with pytest.raises(NotFoundError):
+            await remember(learner, "green tea", id_="m")  # a late copy of the first request
+    await store.allow((first.record.digest,), message_id="a")
+    again = await remember(other, "green tea", id_="again")
+    assert again.record.record_id != first.record.record_id
+    assert await find(store, "tea") == ["green tea"]
+
+
+async def test_what_one_process_forgets_the_index_of_another_does_not_find(journal: Journal, tenant: str):
+    one, two = make(journal, tenant), make(journal, tenant)
+    stored = await remember(one, "green tea")
+    assert await find(two, "tea") == ["green tea"]
+    await one.forget(stored.record.record_id, scope=ADA, message_id="f")
+    assert await find(two, "tea") == []
+
+
+async def test_an_index_catches_up_before_it_answers(journal: Journal, tenant: str):
+    writer, reader = make(journal, tenant), make(journal, tenant)
+    for number in range(300):
+        stored = await remember(writer, f"tea {number}")
+        if number % 100 == 0:
+            assert f"tea {number}" in await find(reader, f"{number}")
+    hits = await reader.search("299", ADA, limit=1, seen=stored.sequence)
+    assert [hit.record.text for hit in hits] == ["tea 299"]
+
+
+class Interrupted(MemoryJournal):
+    """A journal that stops erasing, as a process does that is killed."""
+
+    dead = False
+
+    async def erase(self, subject: str, sequence: int) -> bool:
+        if self.dead:
+            raise ConnectionAbortedError
+        return bool(await super().erase(subject, sequence))
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_forget_that_was_interrupted_is_finished_by_whoever_reads_on(tenant: str):
+    journal = Interrupted()
+    store = make(journal, tenant)
+    stored = await remember(store, "green tea")
+    journal.dead = True
+    with pytest.raises(ConnectionAbortedError):
+        await store.forget(stored.record.record_id, scope=ADA, message_id="f")
+    journal.dead = False
+    other = make(journal, tenant)
+    assert await find(other, "tea") == []
+    assert await journal.sequences(subjects.memory(tenant, "memory", stored.record.record_id)) == ()
+
+
+class Silent(MemoryJournal):
+    """A journal that stores and loses some of its acknowledgements."""
+
+    lose = 0
+
+    def append(self, subject: str, data: bytes, *, expected: int, message_id: str, command: str):
+        done = super().append(subject, data, expected=expected, message_id=message_id, command=command)
+
+        async def answer() -> object:
+            outcome = await done
+            if self.lose and isinstance(outcome, Appended):
+                self.lose -= 1
+                return Unanswered("timeout")
+            return outcome
+
+        return answer()
+
+
+async def test_a_lost_acknowledgement_has_no_second_effect(tenant: str):
+    journal = Silent()
+    store = make(journal, tenant)
+    journal.lose = 1
+    stored = await remember(store, "green tea")
+    changed = await remember(store, "black tea", record=stored.record.record_id)
+    assert (stored.record.revision, changed.record.revision) == (1, 2)
+    journal.lose = 1
+    await store.forget(stored.record.record_id, scope=ADA, message_id="f")
+    assert len(await journal.sequences(subjects.erasures(tenant))) == 1  # type: ignore[arg-type]  # it always answers
+
+
+class Dead(MemoryJournal):
+    """A journal that does not answer."""
+
+    async def last(self, subject: str) -> Unanswered:
+        return Unanswered("no-responders")
+
+
+async def test_a_stream_that_does_not_answer_is_said_so(tenant: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("contextbus.sources.memory_log.LONGEST_WAIT_SECONDS", 0.02)
+    with pytest.raises(DeadlineExceededError):
+        await remember(make(Dead(), tenant), "tea")
+
+
+async def test_limits_and_labels_are_checked(tenant: str):
+    store = make(MemoryJournal(), tenant)
+    with pytest.raises(InvalidTypeError):
+        await remember(store, " \n")
+    with pytest.raises(LimitError, match="65536"):
+        await remember(store, "é" * 40_000, id_="m")
+    with pytest.raises(InvalidTypeError):
+        await store.remember("tea", scope=ADA, message_id="m", now=1, origin="line\nbreak")
+    with pytest.raises(LimitError):
+        await store.remember("tea", scope=ADA, message_id="m", now=1, source_kinds=("host",) * 17)
+    stored = await remember(store, "tea \ud800", id_="header\r\ninjection \ud800")
+    assert stored.record.text == "tea \ufffd"
+
+
+@pytest.mark.broker
+@pytest.mark.rule("D.K.24")
+async def test_forgotten_bytes_leave_the_disk(broker: Server, stream: Journal, tenant: str, tmp_path: Path):
+    store = make(stream, tenant, tmp_path / "memory.sqlite")
+    text = f"zanzibarquokka-{tenant} the secret sentence stands here"
+    stored = await remember(store, text)
+    await remember(store, "other words stay", record=None)
+
+    def read_all() -> bytes:
+        places = [*(broker.folder).rglob("*.blk"), *tmp_path.iterdir()]
+        return b"".join(path.read_bytes() for path in places)
+
+    found = await asyncio.to_thread(read_all)
+    assert found.count(text.encode()) >= 1
+    await find(store, "secret")
+    await store.forget(stored.record.record_id, scope=ADA, message_id="f")
+    left = await asyncio.to_thread(read_all)
+    assert text.encode() not in left
+    assert f"quokka-{tenant} the".encode() not in left
+    words = await asyncio.to_thread(read_words, tmp_path / "memory.sqlite")
+    assert not [word for word in words if "quokka" in word]
+    assert await find(store, "words") == ["other words stay"]
+    await store.aclose()
+
+
+def read_words(path: Path) -> list[str]:
+    """Every word that the full-text index still holds."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE VIRTUAL TABLE temp.left USING fts5vocab(main, words, row)")
+        words = [word for (word,) in connection.execute("SELECT term FROM temp.left")]
+    connection.close()
+    return words
+
+
+@pytest.mark.parametrize("damage", [b"no database at all", b""])
+async def test_a_damaged_index_is_made_anew(tenant: str, tmp_path: Path, damage: bytes):
+    journal = MemoryJournal()
+    path = tmp_path / "memory.sqlite"
+    store = make(journal, tenant, path)
+    await remember(store, "green tea")
+    assert await find(store, "tea") == ["green tea"]
+    await store.aclose()
+    await anyio.Path(path).write_bytes(damage)
+    assert await find(store, "tea") == ["green tea"]
+    assert await find(make(journal, tenant, path), "tea") == ["green tea"]
+    await store.aclose()
+
+
+async def test_an_index_of_another_stream_is_made_anew(tenant: str, tmp_path: Path):
+    path = tmp_path / "memory.sqlite"
+    old = make(MemoryJournal(), tenant, path)
+    await remember(old, "old tea")
+    await remember(old, "older tea")
+    await old.catch_up()
+    await old.aclose()
+    for count in (1, 2, 3):
+        journal = MemoryJournal()
+        for number in range(count):
+            await remember(make(journal, tenant), f"new tea {number}")
+        store = make(journal, tenant, path)
+        assert sorted(await find(store, "tea")) == [f"new tea {number}" for number in range(count)]
+        await store.aclose()
+
+
+async def test_a_damaged_revision_hides_no_other(tenant: str):
+    journal = MemoryJournal()
+    store = make(journal, tenant)
+    stored = await remember(store, "green tea")
+    for number, data in enumerate((b"garbage", codec.encode_json(msgspec.structs.replace(stored.record, text="x")))):
+        subject = subjects.memory(tenant, "memory", f"bad{number}")
+        await journal.append(subject, data, expected=0, message_id=f"b{number}", command="b")
+    await remember(store, "black tea")
+    assert sorted(await find(store, "tea")) == ["black tea", "green tea"]

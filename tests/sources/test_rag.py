@@ -1,0 +1,117 @@
+"""Sources of kind rag: a folder, and a retrieve function."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from tests.sources.conftest import Ask
+
+from contextbus.sources.answers import handler
+from contextbus.sources.rag import FolderSource, rag_source
+from contextbus.sources.rag_index import RagIndex
+from contextbus_protocol.messages import Failed, Offered
+
+
+class Chunk(msgspec.Struct):
+    index: int
+    text: str
+    score: float
+
+
+async def test_a_folder_answers_queries_and_follows_its_files(ask: Ask, tmp_path: Path):
+    docs = tmp_path / "docs"
+    await anyio.Path(docs).mkdir()
+    await anyio.Path(docs / "tea.md").write_text("# Tea\n\nGreen tea.\n")
+    source = FolderSource(docs, data=tmp_path / "data", fresh_seconds=0.01)
+    answer = handler(source)
+    offered = await answer(ask("tea", source="rag"))
+    assert isinstance(offered, Offered)
+    (found,) = offered.candidates
+    assert (source.id, source.kind, found.record_id, found.revision) == ("rag", "rag", "tea.md#0", None)
+    await anyio.Path(docs / "coffee.md").write_text("Black coffee.")
+    await anyio.sleep(0.3)
+    offered = await answer(ask("coffee"))
+    assert isinstance(offered, Offered)
+    assert [c.record_id for c in offered.candidates] == ["coffee.md#0"]
+    assert await answer(ask("?!")) == Offered(run="run-1", token="3", source="rag", kind="rag")
+    await source.aclose()
+
+
+async def test_a_folder_that_is_missing_fails_the_query_only(ask: Ask, tmp_path: Path):
+    source = FolderSource(tmp_path / "none", data=tmp_path)
+    answer = await handler(source)(ask())
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.origin_type) == ("error", "NotADirectoryError")
+
+
+async def test_work_beside_the_queries_indexes_at_once(ask: Ask, tmp_path: Path):
+    docs = tmp_path / "docs"
+    await anyio.Path(docs).mkdir()
+    await anyio.Path(docs / "tea.md").write_text("tea")
+    seen: list[tuple[int, int]] = []
+    source = FolderSource(docs, data=tmp_path / "data", progress=lambda done, of: seen.append((done, of)))
+    with anyio.move_on_after(0.5):
+        await source.keep()
+    assert seen == [(1, 1)]
+    await source.aclose()
+
+
+@pytest.mark.rule("D.K.8", "D.K.9")
+@pytest.mark.parametrize("as_mapping", [False, True])
+async def test_chunks_of_a_retrieve_function_are_named_by_their_index(ask: Ask, *, as_mapping: bool):
+    asked: list[tuple[str, int]] = []
+
+    async def retrieve(query: str, top_k: int) -> Sequence[object]:
+        asked.append((query, top_k))
+        chunk = Chunk(12, "a text", 0.5)
+        return [msgspec.structs.asdict(chunk) if as_mapping else chunk]
+
+    offered = await handler(rag_source(retrieve=retrieve))(ask("tea", limit=7))
+    assert isinstance(offered, Offered)
+    (found,) = offered.candidates
+    assert (found.record_id, found.text, found.score, found.revision) == ("12", "a text", 0.5, None)
+    assert asked == [("tea", 7)]
+
+
+@pytest.mark.rule("D.K.27")
+@pytest.mark.parametrize("chunk", [None, Chunk(-1, "t", 1), {"index": "1", "text": "t", "score": 1}, {"index": 1}])
+async def test_a_chunk_that_is_none_fails_the_answer(ask: Ask, chunk: object):
+    async def retrieve(_query: str, _top_k: int) -> Sequence[object]:
+        return [chunk]
+
+    answer = await handler(rag_source(retrieve=retrieve))(ask())
+    assert isinstance(answer, Failed)
+    assert answer.code == "malformed"
+
+
+@pytest.mark.rule("D.K.20")
+def test_retrieve_must_be_async():
+    with pytest.raises(TypeError, match="async"):
+        rag_source(retrieve=lambda query, top_k: [])  # type: ignore[arg-type, return-value]  # the point of the test
+
+
+@pytest.mark.data
+def test_recall_on_real_documents_is_above_plain_bm25(shared_data: Path, tmp_path: Path):
+    banking = shared_data / "banking"
+    index = RagIndex(banking, tmp_path / "rag.sqlite", patterns=("documents.jsonl",), target_tokens=20_000)
+    begun = time.perf_counter()
+    assert index.refresh().chunks == 698
+    assert time.perf_counter() - begun < 5
+    cases = [json.loads(line) for line in (banking / "queries.jsonl").read_text().splitlines()]
+    shares: list[float] = []
+    for case in cases:
+        room, fitting = 8192 * 4, set[str]()
+        # Whole documents, so that a required one counts only if all of it fits; the query is cut as D.G.19 cuts it.
+        for hit in index.search(case["query"][:2000], 400):
+            if len(hit.text) <= room:
+                room -= len(hit.text)
+                fitting.add(hit.record_id.removeprefix("documents.jsonl/").removesuffix("#0"))
+        required = set(case["required_documents"])
+        shares.append(len(required & fitting) / len(required))
+    assert sum(shares) / len(shares) >= 0.218
