@@ -321,7 +321,7 @@ def step(
     return CompileStep(
         run=run,
         tenant=tenant,
-        command=f"command {next(_commands)}",
+        command=f"command-{next(_commands)}",
         attempt=1,
         reply_to=reply_to,
         seconds_left=seconds,
