@@ -182,6 +182,38 @@ async def test_a_host_can_be_entered_while_the_bus_is_away() -> None:
         assert isinstance(await answer, StepCompiled)
 
 
+async def test_who_waits_for_a_host_that_is_left_is_told() -> None:
+    host = Host("t", "one", MemoryBroker().bus(), MemoryJournal(), (_Hooked(lambda _: ()),))
+    async with host:
+        address, answer = host.reply_address()
+        host.deliver(SELECTION, step("t", "silence", reply_to=address))
+    with pytest.raises(BusUnavailableError):
+        await answer
+    with pytest.raises(BusUnavailableError):
+        host.deliver(SELECTION, step("t", "silence", reply_to=address))
+
+
+async def test_leaving_does_not_wait_for_ever_and_ends_its_tasks() -> None:
+    ended = asyncio.Event()
+
+    async def hang(query: Query) -> object:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return query
+
+    async with run_world("memory", None, "t", {"slow": hang}) as world:
+        _, answer = world.client.reply_address()
+        asking = asyncio.ensure_future(world.ask(step("t", "hello", sources=("slow",), seconds=60.0)))
+        await asyncio.sleep(0)
+    assert ended.is_set()
+    with pytest.raises(BusUnavailableError):
+        await asking
+    with pytest.raises(BusUnavailableError):
+        await answer
+
+
 class _Broken(MemoryJournal):
     """A journal with a fault."""
 

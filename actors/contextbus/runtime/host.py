@@ -52,7 +52,7 @@ DRAIN_SECONDS: Final = 10.0
 QUEUED_PER_RUN: Final = 1024
 
 _MOST_QUESTIONS: Final = 65_536
-_ABSENCE_SECONDS: Final = 5.0
+_ABSENCE_SECONDS: Final = 2.0
 _GRACE_SECONDS: Final = 1.0
 _QUERIES: Final[frozenset[type]] = frozenset((Query,))
 
@@ -129,7 +129,7 @@ class Host:
         self._counter = itertools.count(1)
         self._addresses = ReplyAddresses(f"{self.inbox}.client")
         self._questions: Expiring[tuple[Actor, Query]] = Expiring(_MOST_QUESTIONS)
-        self._sent: Expiring[AnyMessage] = Expiring(_MOST_QUESTIONS)
+        self._sent: Expiring[tuple[Send, ...]] = Expiring(_MOST_QUESTIONS)
         self._subscriptions: list[Subscription] = []
         self._services: list[Announcement] = []
         self._inbox_subscription: Subscription | None = None
@@ -183,6 +183,7 @@ class Host:
             if self._inbox_subscription is not None:
                 await self._inbox_subscription.unsubscribe()
                 self._inbox_subscription = None
+            self._trampoline.close()
             self._alarms.close()
             if self._tasks:
                 for task in self._tasks:
@@ -217,8 +218,10 @@ class Host:
         """Send a message as a client does: to an actor of this process or over the bus.
 
         Raises:
-            BusUnavailableError: nothing was sent, because the bus is not connected or does not take it.
+            BusUnavailableError: nothing was sent: the bus is not connected or does not take it, or the host was left.
         """
+        if self._draining:
+            raise BusUnavailableError("not sent: this host is closing or closed")
         route = self._routes.get(to)
         if route is not None:
             self._let_in(*route, self._pass(message))
@@ -286,11 +289,13 @@ class Host:
 
     def _lose(self, reply: str) -> None:
         """Tell who waits at a reply address that the message did not reach anybody."""
-        asked = self._sent.take(reply, self._clock.elapsed())
-        if asked is not None:
-            self._inbound.refuse(asked, "busy", "no instance of the actor is running; send it again later")
-        else:
+        refusals = self._sent.take(reply, self._clock.elapsed())
+        if refusals is None:
             self._addresses.fail(reply, "nobody serves this subject")
+            return
+        self.stats.refused += 1
+        for send in refusals:
+            self._send(send.to, send.message, send.encoding)
 
     def _let_in(self, actor: Actor, kinds: frozenset[type], message: AnyMessage) -> None:
         if not self._inbound.check(actor.name, kinds, message):
@@ -328,7 +333,8 @@ class Host:
             if isinstance(message, AskItems | Place | Record):
                 # Not for an answer: there the server says when nobody serves the actor.
                 reply = f"{self.inbox}.sent.{next(self._counter)}"
-                self._sent.put(reply, message, self._clock.elapsed(), _ABSENCE_SECONDS)
+                refusals = routes.refuse(message, "busy", "no instance of the actor is running; send it again later")
+                self._sent.put(reply, refusals, self._clock.elapsed(), _ABSENCE_SECONDS)
             self._outbox.send(to, message, encoding, reply)
 
     def _answer_client(self, to: str, message: AnyMessage) -> None:

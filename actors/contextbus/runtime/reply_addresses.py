@@ -52,6 +52,6 @@ class ReplyAddresses:
         return True
 
     def close(self) -> None:
-        """Close all addresses."""
-        for future in tuple(self._open.values()):
-            future.cancel()
+        """Close all addresses; who still waits is told."""
+        for address in tuple(self._open):
+            self.fail(address, "the host was closed before an answer came")
