@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -20,7 +20,7 @@ from contextbus.runtime.expiring import Expiring
 from contextbus.runtime.flights import Alarms
 from contextbus.runtime.host import Host
 from contextbus.runtime.host_stats import HostStats
-from contextbus.runtime.journal import Page, Unanswered
+from contextbus.runtime.journal import Page, Refused, Unanswered
 from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.runtime.outbox import Arrivals
 from contextbus.runtime.run_states import RunStates
@@ -212,6 +212,25 @@ async def test_leaving_does_not_wait_for_ever_and_ends_its_tasks() -> None:
         await asking
     with pytest.raises(BusUnavailableError):
         await answer
+
+
+class _Mute(MemoryJournal):
+    """A journal that takes no blob."""
+
+    def put(self, subject: str, data: bytes, *, headers: Mapping[str, str]) -> Awaitable[bool | Refused | Unanswered]:
+        async def silence() -> Unanswered:
+            return Unanswered("timeout")
+
+        return silence()
+
+
+async def test_who_sent_a_large_message_that_could_not_be_stored_is_told() -> None:
+    async with Host("t", "one", MemoryBroker().bus(), _Mute()) as host:
+        address, answer = host.reply_address()
+        host.deliver("ctx.v1.elsewhere", step("t", "x" * 300_000, reply_to=address))
+        with pytest.raises(BusUnavailableError):
+            await answer
+        assert host.stats.unsent == 1
 
 
 class _Broken(MemoryJournal):
