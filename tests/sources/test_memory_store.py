@@ -18,7 +18,7 @@ from contextbus.runtime.journal import Appended, Journal, Record, Refused, Unans
 from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.sources.database import MEMORY
 from contextbus.sources.memory_index import MemoryIndex
-from contextbus.sources.memory_store import MemoryStore, Stored
+from contextbus.sources.memory_store import ANY_SCOPE, MemoryStore, Stored
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.errors import (
     CommandMismatchError,
@@ -35,7 +35,7 @@ from contextbus_protocol.values import Scope
 BOB = Scope(user_id="bob")
 
 
-def make(journal: Journal, tenant: str, path: Path | str = MEMORY, scope: Scope = Scope()) -> MemoryStore:  # noqa: B008  (frozen)
+def make(journal: Journal, tenant: str, path: Path | str = MEMORY, scope: Scope = ANY_SCOPE) -> MemoryStore:
     return MemoryStore(journal, tenant, MemoryIndex(path), scope=scope)
 
 

@@ -214,6 +214,29 @@ def test_a_damaged_file_is_made_anew(index: RagIndex, folder: Path, tmp_path: Pa
     again.close()
 
 
+@pytest.mark.parametrize("damage", ["garbage", "removed"])
+def test_a_file_that_is_damaged_while_it_is_open_is_made_anew(
+    index: RagIndex, folder: Path, tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "data" / "rag.sqlite"
+    assert find(index, "tea") == ["tea.md#0"]
+    if damage == "garbage":
+        # In place, as a broken disk does: the same file that both connections have open.
+        with path.open("r+b") as file:
+            file.write(b"\xff" * path.stat().st_size)
+        (tmp_path / "data" / "rag.sqlite-wal").unlink(missing_ok=True)
+    else:
+        path.unlink()
+    other = RagIndex(folder, path)
+    other.refresh()
+    assert find(other, "tea") == ["tea.md#0"]
+    assert find(index, "tea") == ["tea.md#0"]
+    (folder / "coffee.md").write_text("Black coffee.")
+    index.refresh()
+    assert find(index, "coffee") == find(other, "coffee") == ["coffee.md#0"]
+    other.close()
+
+
 def test_other_settings_make_another_index(index: RagIndex, folder: Path, tmp_path: Path) -> None:
     index.close()
     other = RagIndex(folder, tmp_path / "data" / "rag.sqlite", patterns=("*.md",))

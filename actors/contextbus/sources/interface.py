@@ -101,8 +101,7 @@ class FunctionSource:
 
     async def query(self, query: Query) -> Answer:
         """Await an async function; run any other in a worker thread."""
-        call = getattr(self._function, "__call__", None)  # noqa: B004  (an instance with an async __call__)
-        if inspect.iscoroutinefunction(self._function) or inspect.iscoroutinefunction(call):
+        if is_async(self._function):
             found = self._function(query)
         else:
             if self._limiter is None:
@@ -133,6 +132,12 @@ def source(
         return FunctionSource(function, id=id, kind=kind, required=required)
 
     return decorate
+
+
+def is_async(function: object) -> bool:
+    """Whether calling something gives an awaitable: an async function, or an object whose call is one."""
+    call = type(function).__dict__.get("__call__")
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_source(candidate_source: object) -> Source:

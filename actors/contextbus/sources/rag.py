@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import anyio.to_thread
 
 from contextbus.sources.chunking import DEFAULT_TARGET_TOKENS
 from contextbus.sources.documents import DEFAULT_PATTERNS
-from contextbus.sources.interface import Answer, MalformedAnswerError, candidate, check_source
+from contextbus.sources.interface import Answer, MalformedAnswerError, candidate, check_source, is_async
 from contextbus.sources.rag_index import Progress, RagIndex, Refreshed
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.messages import Query
@@ -110,12 +109,10 @@ class RetrieveSource:
 
     kind: SourceKind = "rag"
 
-    def __init__(self, retrieve: Retrieve, *, id: str = DEFAULT_ID, required: bool = False) -> None:  # noqa: A002
-        if not inspect.iscoroutinefunction(retrieve) and not inspect.iscoroutinefunction(
-            getattr(retrieve, "__call__", None)  # noqa: B004  (an instance with an async __call__)
-        ):
+    def __init__(self, retrieve: Retrieve, *, source_id: str = DEFAULT_ID, required: bool = False) -> None:
+        if not is_async(retrieve):
             raise InvalidTypeError("retrieve must be an async function (query, top_k) -> chunks")
-        self.id = id
+        self.id = source_id
         self.required = required
         self._retrieve = retrieve
         check_source(self)
@@ -139,7 +136,7 @@ def rag_source(
     Raises:
         InvalidTypeError: the id is unusable or ``retrieve`` is no async function (D.K.20).
     """
-    return RetrieveSource(retrieve, id=id, required=required)
+    return RetrieveSource(retrieve, source_id=id, required=required)
 
 
 def _chunk_candidate(chunk: object) -> Candidate:
