@@ -12,10 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
-JournalMode = Literal["WAL", "DELETE"]
 
 BUSY_SECONDS: Final = 30.0
 MEMORY: Final = ":memory:"
@@ -37,7 +36,6 @@ class Database:
         schema: SQL that makes the tables of an empty file.
         version: The version of schema and settings; a file of another one is made anew.
         full_text: The names of the FTS5 tables, from which deleted words are to vanish.
-        journal_mode: ``WAL`` lets searches run beside writes; ``DELETE`` keeps no second copy of what was written.
     """
 
     def __init__(
@@ -47,13 +45,11 @@ class Database:
         schema: str,
         version: int,
         full_text: tuple[str, ...],
-        journal_mode: JournalMode = "WAL",
     ) -> None:
         self._path = None if path == MEMORY else Path(path)
         self._schema = schema
         self._version = version
         self._full_text = full_text
-        self._journal_mode: JournalMode = journal_mode
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
@@ -99,14 +95,18 @@ class Database:
             raise
         connection.execute("COMMIT")
 
-    def scrub(self, connection: sqlite3.Connection) -> None:
-        """Make what was deleted vanish from the file, words in the full-text index and the write-ahead log included."""
+    def scrub(self, connection: sqlite3.Connection) -> bool:
+        """Make what was deleted vanish from the file, words in the full-text index and the write-ahead log included.
+
+        Gives False if another process reads an old state for so long that the write-ahead log has to stay.
+        """
         if sqlite3.sqlite_version_info < _SECURE_FTS:
             with self.writing(connection):
                 # Older releases only mark words as deleted; merging all segments drops them.
                 for table in self._full_text:
                     connection.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and not self._is_replaced() and self._is_ready:
@@ -144,18 +144,18 @@ class Database:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA secure_delete = ON").fetchall()
-        self._set_journal_mode(connection)
+        self._write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         with self.writing(connection):
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != self._version:
                 self._make(connection)
 
-    def _set_journal_mode(self, connection: sqlite3.Connection) -> None:
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
-                connection.execute(f"PRAGMA journal_mode = {self._journal_mode}").fetchall()
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
             except sqlite3.OperationalError as exc:
                 # SQLite's own waiting does not cover this statement.
                 busy = (exc.sqlite_errorcode & _PRIMARY) == sqlite3.SQLITE_BUSY

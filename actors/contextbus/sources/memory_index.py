@@ -65,9 +65,7 @@ class MemoryIndex:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._database = Database(
-            path, schema=_SCHEMA, version=SCHEMA_VERSION, full_text=("words",), journal_mode="DELETE"
-        )
+        self._database = Database(path, schema=_SCHEMA, version=SCHEMA_VERSION, full_text=("words",))
 
     def close(self) -> None:
         """Close the file."""
@@ -114,24 +112,27 @@ class MemoryIndex:
     def apply_erasures(self, events: Iterable[object], *, after: int, mark: int) -> tuple[str, ...]:
         """Take in the events between two sequences of the erasures; gives the ids of the records erased.
 
-        The bytes of erased records are gone from the file when it returns.
+        The bytes of erased records are gone from the file when the mark moves; it stays where it is if another process
+        holds on to them.
         """
 
         def write(connection: sqlite3.Connection) -> tuple[str, ...]:
             erased: list[str] = []
             with self._database.writing(connection):
-                done = _read_marks(connection).erasures
-                if after <= done < mark:
-                    for event in events:
-                        if isinstance(event, RecordErased):
-                            erased.append(event.record_id)
-                            _erase(connection, event, mark)
-                        elif isinstance(event, RecordAllowed):
-                            rows = [(digest,) for digest in event.digests]
-                            connection.executemany("DELETE FROM forbidden WHERE digest = ?", rows)
-                    _write_mark(connection, "erasures", mark)
-            if erased:
-                self._database.scrub(connection)
+                if not after <= _read_marks(connection).erasures < mark:
+                    return ()
+                for event in events:
+                    if isinstance(event, RecordErased):
+                        erased.append(event.record_id)
+                        _erase(connection, event, mark)
+                    elif isinstance(event, RecordAllowed):
+                        rows = [(digest,) for digest in event.digests]
+                        connection.executemany("DELETE FROM forbidden WHERE digest = ?", rows)
+            if erased and not self._database.scrub(connection):
+                return ()
+            # Only now: whoever dies before has to do all of it again.
+            with self._database.writing(connection):
+                _write_mark(connection, "erasures", max(mark, _read_marks(connection).erasures))
             return tuple(erased)
 
         return self._database.use(write)
