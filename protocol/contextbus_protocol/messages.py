@@ -486,6 +486,16 @@ class RecordsListed(Message, frozen=True, kw_only=True, tag="records-listed"):
     sequence: int = 0
 
 
+AnyCommand = (
+    CompileStep
+    | ReportStep
+    | AppendMessages
+    | RequestRefresh
+    | CreateWorkingMemory
+    | PatchWorkingMemory
+    | ReadWorkingMemory
+)
+
 AnyMessage = (
     CompileStep
     | StepCompiled

@@ -47,6 +47,7 @@ MALFORMED: dict[str, dict[str, object]] = {
     "nan": {"score": math.nan},
     "infinite": {"score": math.inf},
     "score text": {"score": "0.5"},
+    "score beyond floats": {"score": 10**400},
     "score bool": {"score": True},
     "empty text": {"text": "", "digest": digest_text("")},
     "no text": {"text": None},

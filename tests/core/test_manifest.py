@@ -165,7 +165,7 @@ def test_summaries_say_what_came_of_each_source() -> None:
     assert len(manifest.entries) == 2
 
 
-@pytest.mark.rule("D.D.14", "D.D.24", "D.G.10", "D.G.14")
+@pytest.mark.rule("D.D.14", "D.D.24", "D.G.14")
 def test_reused_step_lists_no_source_and_keeps_its_fallback() -> None:
     manifest = compile_context(step(refresh="reused", fallback="pass-limit", pass_=8)).manifest
     assert (manifest.sources, manifest.entries, manifest.fallback, manifest.pass_) == ((), (), "pass-limit", 8)
@@ -187,7 +187,7 @@ def test_warnings_come_from_the_manifest_alone() -> None:
     assert context_warnings(compile_context(step()).manifest) == ()
 
 
-@pytest.mark.rule("D.D.11", "D.M.16", "D.M.10")
+@pytest.mark.rule("D.D.11", "D.M.16")
 def test_estimator_kind_is_a_label_and_changes_no_count() -> None:
     candidate = answer("docs", offer("1", "Text."))
     calibrated = make_estimator(EstimatorSpec(name="characters", calibrated=True))

@@ -80,7 +80,7 @@ def test_v2_3_host_request_places_nothing_twice() -> None:
     assert (package.manifest.refresh, package.manifest.pass_) == ("host-request", 2)
 
 
-@pytest.mark.rule("D.V2.5", "D.H.5", "D.H.10")
+@pytest.mark.rule("D.V2.5", "D.H.10")
 def test_v2_5_record_of_a_block_that_left_is_placed_again() -> None:
     step = ContextInput(
         run_id="r",
@@ -144,7 +144,7 @@ def test_records_stand_in_the_order_of_their_entries() -> None:
     assert 'id="big"' not in text
 
 
-@pytest.mark.rule("D.F.4", "D.F.5", "D.E.2", "D.E.11", "D.R.4")
+@pytest.mark.rule("D.F.4", "D.F.5", "D.E.2", "D.E.11")
 def test_tail_comes_last_and_holds_the_selected_items_only() -> None:
     memory = snapshot("short", "long " * 300, goal="Ship.")
     budget = ContextBudget(working_memory_tokens=120)

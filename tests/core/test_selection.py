@@ -237,6 +237,20 @@ def test_without_a_mandatory_item_the_first_optional_one_pays_the_fixed_text(par
     assert manifest.budget.working_memory_tokens == (FRAME + {"o0": 15, "o1": 10}[taken[0]] if taken else 0)
 
 
+@pytest.mark.rule("D.B.20", "D.M.13")
+def test_fixed_text_and_wrapper_are_paid_once() -> None:
+    budget = ContextBudget(ratio=1, max_tokens=1000, working_memory_tokens=FRAME + 25, shares=EVEN)
+    manifest = decided(0, working_memory=memory(None, 15, 10), budget=budget)
+    assert [entry.selected for entry in manifest.entries] == [True, True]
+    assert manifest.budget.working_memory_tokens == FRAME + 25
+
+    characters = make_estimator(EstimatorSpec(name="characters"))
+    given = ContextInput(run_id="r", step=0, input_tokens=9000, used_tokens=0, working_memory=memory(None, 15, 10))
+    first, second = decide(given, characters).manifest.entries
+    line, wrapper = len("- [o0] #15#\n"), len("<observations>\n</observations>\n")
+    assert (first.tokens, second.tokens) == (-(-5 * (line + wrapper) // 18), -(-5 * line // 18))
+
+
 @pytest.mark.rule("D.B.20")
 def test_optional_items_are_bound_by_the_context_that_mandatory_candidates_leave() -> None:
     body = answer("skills", offer("s/body", 50, mandatory=True), kind="skills")
@@ -390,5 +404,18 @@ def test_any_selection_keeps_its_sums(
     for kind, weight in weights.items():
         ranked = sum(e.tokens for e in optional if e.reason == "ranked" and e.kind == kind)
         assert ranked <= int(weight / sum(weights.values()) * rest)
-    left = rest - sum(e.tokens for e in optional)
-    assert all(e.tokens > left for e in records if e.reason == "over-budget")
+    if any(e.reason == "mandatory" for e in records) or context - manifest.budget.working_memory_tokens >= FRAME:
+        left = rest - sum(e.tokens for e in optional)
+        assert all(e.tokens > left for e in records if e.reason == "over-budget")
+    else:
+        assert not optional
+
+
+@pytest.mark.rule("D.B.17", "D.B.20")
+def test_b47_record_that_costs_nothing_brings_no_block_that_does_not_fit() -> None:
+    """Public report B47: something is always emitted, whatever the budget."""
+    for context in range(FRAME):
+        manifest = decided(context, answer("d", offer("a", 0)))
+        assert reasons(manifest) == {"a": "over-budget"}
+        assert manifest.budget.selected_tokens == 0
+    assert reasons(decided(FRAME, answer("d", offer("a", 0)))) == {"a": "ranked"}

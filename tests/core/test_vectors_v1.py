@@ -90,7 +90,7 @@ def test_v1_2_head_of_the_manifest(package: Package) -> None:
     assert {entry.query for entry in manifest.entries if entry.source != "working-memory"} == {QUERY}
 
 
-@pytest.mark.rule("D.V1.3", "D.E.1", "D.E.2", "D.F.10")
+@pytest.mark.rule("D.V1.3", "D.E.1", "D.E.2", "D.F.1", "D.F.10")
 def test_v1_3_blocks(package: Package) -> None:
     assert [(block.placement, [m.role for m in block.messages]) for block in package.blocks] == [
         ("append", ["user"]),

@@ -101,9 +101,7 @@ async def test_nobody_there_is_known_at_once(connection: Connection, tenant: str
     assert time.monotonic() - started < 1
 
 
-async def test_an_inbox_sees_that_nobody_is_there(
-    connection: Connection, tenant: str, eventually: Eventually
-) -> None:
+async def test_an_inbox_sees_that_nobody_is_there(connection: Connection, tenant: str, eventually: Eventually) -> None:
     got = Received()
     inbox = connection.open_inbox(got)
     connection.send(f"nobody.{tenant}", b"", f"{inbox}.1")
@@ -165,9 +163,7 @@ async def test_a_callback_that_raises_does_not_end_the_watch(
         assert (await connection.request(f"ask.{tenant}", b"x", 2)).data == b"x"
 
 
-async def test_a_dead_read_loop_is_noticed(
-    connection: Connection, tenant: str, eventually: Eventually
-) -> None:
+async def test_a_dead_read_loop_is_noticed(connection: Connection, tenant: str, eventually: Eventually) -> None:
     await echo(connection, f"ask.{tenant}")
     deaf = client_of(connection)
     for task in asyncio.all_tasks():
@@ -222,9 +218,7 @@ async def test_a_malformed_subscription_is_refused(connection: Connection) -> No
     await connection.flush()
 
 
-async def test_a_loop_that_only_publishes_can_be_cancelled(
-    connection: Connection, tenant: str
-) -> None:
+async def test_a_loop_that_only_publishes_can_be_cancelled(connection: Connection, tenant: str) -> None:
     published = 0
     with anyio.CancelScope() as scope:
         asyncio.get_running_loop().call_soon(scope.cancel)
@@ -291,9 +285,7 @@ async def test_a_late_sign_of_life_does_not_end_the_read_loop(
     assert client_of(connection) is before
 
 
-async def test_nothing_is_sent_while_disconnected(
-    fragile: tuple[Server, Connection], eventually: Eventually
-) -> None:
+async def test_nothing_is_sent_while_disconnected(fragile: tuple[Server, Connection], eventually: Eventually) -> None:
     server, connection = fragile
     got, changes = Received(), list[str]()
     connection.on_disconnect(lambda: changes.append("lost"))
@@ -325,9 +317,7 @@ async def test_nothing_is_sent_while_disconnected(
     await connection.unsubscribe(late)
 
 
-async def test_a_flush_waits_for_what_was_sent_before(
-    broker: Server, connection: Connection, tenant: str
-) -> None:
+async def test_a_flush_waits_for_what_was_sent_before(broker: Server, connection: Connection, tenant: str) -> None:
     got = Received()
     async with second(broker, tenant) as sender:
         await connection.subscribe(f"s.{tenant}", got)
@@ -358,9 +348,7 @@ async def test_a_slow_handler_loses_nothing(
     assert got.data == [b"%d" % number for number in range(5_000)]
 
 
-async def test_a_drain_answers_what_was_taken(
-    broker: Server, connection: Connection, tenant: str
-) -> None:
+async def test_a_drain_answers_what_was_taken(broker: Server, connection: Connection, tenant: str) -> None:
     """A message taken before the drain is answered, though its work asks others meanwhile."""
     await echo(connection, f"helper.{tenant}")
     async with connect(broker.url, token=broker.token, tenant=tenant) as service:
@@ -379,9 +367,7 @@ async def test_a_drain_answers_what_was_taken(
 
         await service.subscribe(f"work.{tenant}", take)
         await service.flush()
-        asked = [
-            asyncio.ensure_future(connection.request(f"work.{tenant}", b"", 5)) for _ in range(50)
-        ]
+        asked = [asyncio.ensure_future(connection.request(f"work.{tenant}", b"", 5)) for _ in range(50)]
         await connection.flush()
         await service.drain(finish_work)
         assert not service.connected
@@ -454,9 +440,7 @@ async def test_a_certificate_that_is_not_trusted_is_an_error_in_time(tmp_path: P
             async with connect(url, tls=ssl.create_default_context(), timeout=1):
                 pass
         assert time.monotonic() - started < 4
-        trusting = await anyio.to_thread.run_sync(
-            lambda: ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
-        )
+        trusting = await anyio.to_thread.run_sync(lambda: ssl.create_default_context(cafile=str(tmp_path / "cert.pem")))
         trusting.check_hostname = False
         async with connect(url, tls=trusting) as connection:
             await connection.flush()

@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+from blockbuster import blockbuster_ctx
 
 from contextbus.runtime import embedded, server_binary
 from contextbus.runtime.connection import Connection, connect
@@ -161,9 +162,7 @@ def test_of_two_that_start_at_once_one_starts_the_server(tmp_path: Path, guard: 
 
 
 @pytest.mark.parametrize("guard", ["signal", "pipe"])
-async def test_the_server_ends_with_a_killed_parent_and_the_next_takes_over(
-    tmp_path: Path, guard: str
-) -> None:
+async def test_the_server_ends_with_a_killed_parent_and_the_next_takes_over(tmp_path: Path, guard: str) -> None:
     opener = await anyio.to_thread.run_sync(open_in_process, tmp_path, "run", guard)
     found = await anyio.to_thread.run_sync(read_line, opener)
     pid = int(str(found["pid"]))
@@ -215,9 +214,7 @@ async def test_who_is_attached_learns_that_the_owner_went_and_follows_the_next(
     await anyio.to_thread.run_sync(read_line, opener)
     async with (
         serve(tmp_path) as server,
-        connect(
-            server.url, token=server.token, locate=server.locate, lost=server.lost
-        ) as connection,
+        connect(server.url, token=server.token, locate=server.locate, lost=server.lost) as connection,
     ):
         assert not server.owned
         await anyio.to_thread.run_sync(close, opener)
@@ -237,9 +234,7 @@ def has_a_new_server(server: Server, old: int, connection: Connection) -> bool:
     return server.pid != old and connection.connected
 
 
-async def test_a_killed_server_is_started_again_on_its_port(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_killed_server_is_started_again_on_its_port(tmp_path: Path, eventually: Eventually) -> None:
     async with (
         serve(tmp_path, durability="fsync") as server,
         connect(server.url, token=server.token, locate=server.locate) as connection,
@@ -269,16 +264,12 @@ def install_fake(folder: Path, script: str) -> str:
     return str(folder)
 
 
-def test_the_server_on_the_path_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_on_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", install_fake(tmp_path, "echo nats-server: v2.11.4"))
     assert find_server() == server_binary.ServerBinary(tmp_path / "nats-server", (2, 11, 4))
 
 
-def test_an_old_server_on_the_path_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_server_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", install_fake(tmp_path, "echo nats-server: v2.10.29"))
     assert find_server().version >= (2, 11)
     assert find_server().path.parent != tmp_path
@@ -327,9 +318,7 @@ async def test_what_a_dead_server_left_is_swept(tmp_path: Path) -> None:
         assert server.url != "nats://127.0.0.1:1"
 
 
-def test_a_folder_of_somebody_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(DataFolderError, match="another user"):
         DataFolder(tmp_path).prepare()
@@ -369,9 +358,7 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
         "    time.sleep(30)\n"
         "print(pid)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     worker = int(done.stdout)
     try:
         folder = DataFolder(tmp_path)
@@ -380,3 +367,19 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
         folder.release(descriptor)
     finally:
         os.kill(worker, signal.SIGKILL)
+
+
+async def test_nothing_blocks_the_event_loop(tmp_path: Path, eventually: Eventually) -> None:
+    """Starting, attaching, connecting, a restart and the end leave files and processes to threads."""
+    with blockbuster_ctx():
+        async with (
+            serve(tmp_path) as server,
+            serve(tmp_path) as attached,
+            connect(attached.url, token=attached.token, locate=attached.locate, lost=attached.lost) as connection,
+        ):
+            await ensure(connection, "t")
+            journal = JetStreamJournal(connection)
+            pid = server.pid
+            os.kill(pid, signal.SIGKILL)
+            await eventually(partial(has_a_new_server, server, pid, connection))
+            assert await journal.last_sequence("CTX_LOG_t") == 0

@@ -65,9 +65,7 @@ async def test_erased_bytes_are_gone_from_disk(tmp_path: Path, kind: str) -> Non
     assert not await anyio.to_thread.run_sync(holds, tmp_path, secret)
 
 
-async def test_acknowledged_appends_outlive_a_killed_server(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_acknowledged_appends_outlive_a_killed_server(tmp_path: Path, eventually: Eventually) -> None:
     """Retried as the append algorithm does, all are stored once, whenever the server is killed."""
     subject = "ctx.log.t.run.run"
     async with (
@@ -82,9 +80,7 @@ async def test_acknowledged_appends_outlive_a_killed_server(
         number = 0
         while not (settled and killer.done()):
             settled = False
-            outcome = await journal.append(
-                subject, b"x", expected=last, message_id=str(number), command=str(number)
-            )
+            outcome = await journal.append(subject, b"x", expected=last, message_id=str(number), command=str(number))
             if isinstance(outcome, Unanswered):
                 unanswered += 1
                 await asyncio.sleep(0.02)
@@ -128,9 +124,7 @@ async def test_a_cancelled_append_may_have_happened_and_is_settled_by_its_retry(
     journal: JetStreamJournal, tenant: str
 ) -> None:
     subject = f"ctx.log.{tenant}.run.run"
-    append = asyncio.ensure_future(
-        journal.append(subject, b"x", expected=0, message_id="m", command="c")
-    )
+    append = asyncio.ensure_future(journal.append(subject, b"x", expected=0, message_id="m", command="c"))
     append.cancel()
     with pytest.raises(asyncio.CancelledError):
         await append
@@ -141,9 +135,7 @@ async def test_a_cancelled_append_may_have_happened_and_is_settled_by_its_retry(
     assert (last.command, last.message_id) == ("c", "m")
 
 
-async def test_an_answer_that_does_not_come_is_a_timeout(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_an_answer_that_does_not_come_is_a_timeout(tmp_path: Path, eventually: Eventually) -> None:
     async with serve(tmp_path) as server, connect(server.url, token=server.token) as connection:
         await ensure(connection, "t")
         journal = JetStreamJournal(connection, answer_seconds=0.3)
@@ -176,9 +168,7 @@ async def test_a_lost_connection_leaves_all_questions_unanswered_at_once(
         os.kill(server.pid, signal.SIGKILL)
         with anyio.fail_after(10):
             assert await append == Unanswered("disconnected")
-        again = await journal.append(
-            "ctx.log.t.r.run", b"", expected=0, message_id="m", command="c"
-        )
+        again = await journal.append("ctx.log.t.r.run", b"", expected=0, message_id="m", command="c")
         assert again in (Unanswered("disconnected"), Appended(1))
 
 
@@ -207,9 +197,7 @@ async def test_a_commit_beyond_the_largest_message_is_refused_before_it_is_sent(
     journal: JetStreamJournal, connection: Connection, tenant: str
 ) -> None:
     with pytest.raises(PayloadTooLargeError):
-        await journal.put(
-            f"ctx.blob.{tenant}.r.d", b"x" * connection.max_payload, headers={"A": ""}
-        )
+        await journal.put(f"ctx.blob.{tenant}.r.d", b"x" * connection.max_payload, headers={"A": ""})
 
 
 class Lossy:
@@ -257,9 +245,7 @@ async def test_a_page_is_never_silently_short(
     journal = JetStreamJournal(connection, answer_seconds=0.3)
     subject = f"ctx.log.{tenant}.run.run"
     for number in range(5):
-        await journal.append(
-            subject, b"x", expected=number, message_id=str(number), command=str(number)
-        )
+        await journal.append(subject, b"x", expected=number, message_id=str(number), command=str(number))
     lossy[0].lost, lossy[0].count = frozenset(lost), 0
     outcome = await journal.read(subject, after=0)
     assert isinstance(outcome, Unanswered)
@@ -278,9 +264,7 @@ async def test_commits_are_republished_live(
         f"ctx.live.{tenant}.>",
         lambda subject, _r, headers, data: seen.append((subject, headers["Nats-Sequence"], data)),
     )
-    await journal.append(
-        f"ctx.log.{tenant}.run.run", b"commit", expected=0, message_id="m", command="c"
-    )
+    await journal.append(f"ctx.log.{tenant}.run.run", b"commit", expected=0, message_id="m", command="c")
     await eventually(lambda: bool(seen))
     assert seen == [(f"ctx.live.{tenant}.run.run", "1", b"commit")]
 
@@ -302,9 +286,7 @@ async def test_streams_are_made_once(connection: Connection, tenant: str) -> Non
     await ensure(connection, tenant)
 
 
-async def test_a_stream_that_would_lose_messages_is_refused(
-    connection: Connection, tenant: str
-) -> None:
+async def test_a_stream_that_would_lose_messages_is_refused(connection: Connection, tenant: str) -> None:
     await ensure(connection, tenant)
     await change(connection, msgspec.structs.replace(configure("log", tenant, 1), discard="old"))
     with pytest.raises(StreamError, match="discard = 'old'"):
@@ -334,9 +316,7 @@ async def test_a_server_without_jetstream_is_an_error_with_the_fix(tmp_path: Pat
 
 async def change(connection: Connection, config: StreamConfig) -> None:
     """Change the settings of a stream."""
-    reply = await connection.request(
-        f"$JS.API.STREAM.UPDATE.{config.name}", msgspec.json.encode(config), 5
-    )
+    reply = await connection.request(f"$JS.API.STREAM.UPDATE.{config.name}", msgspec.json.encode(config), 5)
     assert b'"error"' not in reply.data
 
 

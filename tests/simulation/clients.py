@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from contextbus.actors import client as retry
+from contextbus.client.run import CommandHead
 from contextbus.core.handle import RunHandle
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult, assistant, user
 from contextbus_protocol.chat import Text as TextPart
-from contextbus_protocol.events import MessagesAppended, HistoryReplaced
+from contextbus_protocol.events import HistoryReplaced, MessagesAppended
 from contextbus_protocol.messages import (
+    AnyCommand,
     AnyMessage,
     AppendMessages,
-    Command,
     CompileStep,
     CreateWorkingMemory,
     ErrorReply,
@@ -42,8 +42,8 @@ from contextbus_protocol.working_memory import (
 from tests.simulation.sources import SOURCES
 from tests.simulation.world import TENANT, World
 
-SECONDS: Final = 3.0
-"""The time that a command may take, in simulated seconds."""
+SECONDS: Final = (0.3, 1.0, 3.0)
+"""The times that a client may give its commands, in simulated seconds: short ones make attempts overlap."""
 
 MODEL = Model("anthropic", "claude-opus-4-6", 20_000, 2_000)
 
@@ -74,6 +74,7 @@ class Client:
         self.errors: dict[str, int] = {}
         self.compiled: StepCompiled | None = None
         self._random = random.Random(f"{world.random.random()}/{name}")
+        self._seconds = self._random.choice(SECONDS)
         self._asking: retry.Asking | None = None
         self._serial = 0
         self._wake = 0
@@ -112,18 +113,18 @@ class Client:
             self.left -= 1
             self._ask(self._step(), "selection")
 
-    def _head(self) -> dict[str, object]:
-        return {
-            "run": self.run,
-            "tenant": TENANT,
-            "command": f"{self.run}/{self.name}/{self._serial}",
-            "attempt": 1,
-            "reply_to": self.world.inbox(self.name),
-            "seconds_left": SECONDS,
-            "now": 1_700_000_000_000 + int(self.world.now * 1000),
-            "seen": self.handle.seen,
-            "seen_memory": self.handle.seen_memory,
-        }
+    def _head(self) -> CommandHead:
+        return CommandHead(
+            run=self.run,
+            tenant=TENANT,
+            command=f"{self.run}/{self.name}/{self._serial}",
+            attempt=1,
+            reply_to=self.world.inbox(self.name),
+            seconds_left=self._seconds,
+            now=1_700_000_000_000 + int(self.world.now * 1000),
+            seen=self.handle.seen,
+            seen_memory=self.handle.seen_memory,
+        )
 
     def _scope(self) -> Scope:
         return Scope(user_id="ada")
@@ -143,9 +144,7 @@ class Client:
         call = f"call-{self._words}"
         return (
             ChatMessage(role="assistant", content=(ToolCall(id=call, name="look", arguments='{"a":1}'),)),
-            ChatMessage(
-                role="tool", content=(ToolResult(id=call, content=(TextPart(text=self._text()),)),)
-            ),
+            ChatMessage(role="tool", content=(ToolResult(id=call, content=(TextPart(text=self._text()),)),)),
         )
 
     def _step(self) -> CompileStep:
@@ -202,7 +201,7 @@ class Client:
         )
         operation = self._random.choice(choices)
         patch = WorkingMemoryPatch(
-            operation_id=str(head["command"]),
+            operation_id=head["command"],
             expected_revision=len(self.patched),
             writer="host",
             operations=(operation,),
@@ -211,7 +210,7 @@ class Client:
 
     # -- the retry machine
 
-    def _ask(self, command: Command, actor: subjects.ActorName) -> None:
+    def _ask(self, command: AnyCommand, actor: subjects.ActorName) -> None:
         self._actor: subjects.ActorName = actor
         self._operate(*retry.begin(command))
 
@@ -226,7 +225,7 @@ class Client:
         self._asking = asking
         match operation:
             case retry.Transmit(command, wake_after):
-                self.world.send(subjects.command(self._actor, TENANT), command)  # type: ignore[arg-type]
+                self.world.send(subjects.command(self._actor, TENANT), command)
                 self._sleep(wake_after)
             case retry.WakeAfter(seconds):
                 self._sleep(seconds)
@@ -297,6 +296,3 @@ def read_messages(world: World, run: str) -> tuple[list[ChatMessage], int]:
             elif isinstance(event, MessagesAppended):
                 messages.extend(blobs.decode_input(world.server.blobs[run, event.inputs]).messages)
     return messages, last
-
-
-Finished = Callable[[], None]

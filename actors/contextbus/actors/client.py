@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from contextbus_protocol.messages import AnyMessage, Command, ErrorReply
+from contextbus_protocol.messages import AnyCommand, AnyMessage, ErrorReply
 
 ATTEMPTS: Final = 3
 GRACE_SECONDS: Final = 1.0
@@ -21,7 +21,7 @@ LONGEST_WAIT_SECONDS: Final = 1.0
 class Transmit(msgspec.Struct, frozen=True):
     """Send the command, and wake the machine after some seconds if nothing came."""
 
-    command: Command
+    command: AnyCommand
     wake_after: float
 
 
@@ -60,7 +60,7 @@ Outcome = Answered | Silent | Absent
 class Asking(msgspec.Struct, frozen=True):
     """Where the command stands; ``waiting`` says what the next ``Silent`` means."""
 
-    command: Command
+    command: AnyCommand
     waited: float = 0.0
     waits: int = 0
     waiting: Literal["answer", "room"] = "answer"
@@ -68,7 +68,7 @@ class Asking(msgspec.Struct, frozen=True):
     done: bool = False
 
 
-def begin(command: Command) -> tuple[Asking, Operation]:
+def begin(command: AnyCommand) -> tuple[Asking, Operation]:
     """Send a command for the first time."""
     return Asking(command), Transmit(command, command.seconds_left + GRACE_SECONDS)
 

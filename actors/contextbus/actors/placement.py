@@ -45,6 +45,7 @@ from contextbus_protocol.messages import (
     Unstored,
 )
 from contextbus_protocol.package import Decision, Package
+from contextbus_protocol.subjects import ActorName
 
 LARGEST_FACTS: Final = 128 * 1024
 """Bytes of entries that a commit holds itself; more go to a blob (design: section 3)."""
@@ -82,7 +83,7 @@ class Placement:
         durability: what an acknowledgement rests on; it is named in every answer.
     """
 
-    name: Final = "placement"
+    name: ActorName = "placement"
 
     def __init__(
         self,

@@ -50,6 +50,7 @@ from contextbus_protocol.messages import (
     Unstored,
     WorkingMemoryState,
 )
+from contextbus_protocol.subjects import ActorName
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 CONFLICTS: Final = 5
@@ -94,7 +95,7 @@ class WorkingMemory:
         instance: names this process in tokens, so that no other's answer is taken for ours.
     """
 
-    name: Final = "working-memory"
+    name: ActorName = "working-memory"
 
     def __init__(self, tenant: str, instance: str) -> None:
         self._tenant = tenant

@@ -43,7 +43,7 @@ def validate_candidates(candidates: Iterable[Candidate]) -> None:
             type, or a digest is not that of its text.  The message holds no content.
     """
     for position, candidate in enumerate(candidates):
-        fault = _fault_of(candidate)
+        fault = _fault_of(candidate) if type(candidate) is Candidate else "it is no Candidate"
         if fault is not None:
             raise InvalidTypeError(f"candidate {position} is malformed: {fault}")
 
@@ -54,10 +54,10 @@ def _fault_of(candidate: Candidate) -> str | None:
     revision: object = candidate.revision
     if type(text) is not str or not text:
         return "text must be a string that is not empty"
-    if not _is_id(candidate.record_id):
+    if not is_id(candidate.record_id):
         return "record_id must be a string that is not empty and has no lone surrogate"
-    if not (type(score) is float or type(score) is int) or not math.isfinite(score):
-        return "score must be a finite number"
+    if not is_score(score):
+        return "score must be a finite number, if an integer at most 2^53 - 1"
     if revision is not None and (type(revision) is not int or not 0 <= revision <= MAX_SAFE_INTEGER):
         return "revision must be an integer from 0 to 2^53 - 1"
     if candidate.digest != digest_text(text):
@@ -65,7 +65,15 @@ def _fault_of(candidate: Candidate) -> str | None:
     return _label_fault(candidate)
 
 
-def _is_id(value: object) -> bool:
+def is_score(value: object) -> bool:
+    """Whether a value can rank: a finite float, or an integer that a float holds exactly (D.C.4, D.W.6)."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER
+
+
+def is_id(value: object) -> bool:
+    """Whether a value can be the id of a source or record: text that UTF-8 can carry, not empty."""
     if type(value) is not str or not value:
         return False
     return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
@@ -170,12 +178,14 @@ def _newest_revisions(offers: Sequence[Offer], placed: Sequence[PlacedEntry]) ->
     for entry in placed:
         if entry.revision is not None:
             key = entry.source, entry.record_id
-            newest[key] = max(entry.revision, newest.get(key, 0))
+            if entry.revision > newest.get(key, -1):
+                newest[key] = entry.revision
     for offer in offers:
         revision = offer.candidate.revision
         if revision is not None:
             key = offer.source, offer.candidate.record_id
-            newest[key] = max(revision, newest.get(key, 0))
+            if revision > newest.get(key, -1):
+                newest[key] = revision
     return newest
 
 

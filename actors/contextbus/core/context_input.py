@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, require_count, validate_budget
-from contextbus.core.candidates import cut_result, validate_candidates
+from contextbus.core.candidates import cut_result, is_id, validate_candidates
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import CachePrefixCause, Fallback, RefreshReason
-from contextbus_protocol.values import ContextBudget, PlacedEntry, SourceResult, SourceStatus
+from contextbus_protocol.values import SOURCE_KINDS, ContextBudget, PlacedEntry, SourceResult, SourceStatus
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 
@@ -84,6 +84,10 @@ def validate_input(given: ContextInput) -> None:
 def _validate_results(results: tuple[SourceResult, ...]) -> None:
     seen: set[str] = set()
     for result in results:
+        if not is_id(result.source):
+            raise InvalidTypeError("the id of a source must be a string that is not empty and has no lone surrogate")
+        if result.kind not in SOURCE_KINDS:
+            raise InvalidTypeError(f"source {result.source!r} has kind {result.kind!r}; give {', '.join(SOURCE_KINDS)}")
         if result.source in seen:
             raise InvalidTypeError(f"two sources have the id {result.source!r}; ids must differ")
         if result.source == WORKING_MEMORY_SOURCE:

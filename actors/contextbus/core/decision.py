@@ -65,9 +65,10 @@ def select(given: ContextInput, estimator: Estimator) -> Selection:
     _require_fit(required, available, given.phase)
 
     tail = fill_tail(items, tail_cost, _tail_room(given.budget, tail_cost.mandatory, context, required), estimator)
-    set_aside = frame if owed is None and None in reasons else 0
-    rest = max(0, context - required - (tail.tokens - tail_cost.mandatory) - set_aside)
-    rank_offers(offers, costs, reasons, split_by_kind(given.budget.shares, rest), rest)
+    rest = max(0, context - required - (tail.tokens - tail_cost.mandatory))
+    if owed is None:
+        rest -= frame  # below zero nothing may be taken, not even what costs nothing: the frame would not fit
+    rank_offers(offers, costs, reasons, split_by_kind(given.budget.shares, max(0, rest)), rest)
 
     entries = list_entries(items, tail, offers, costs, reasons)
     chosen = [entry.tokens for entry in entries[len(items) :] if entry.selected]

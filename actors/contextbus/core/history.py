@@ -15,8 +15,8 @@ from contextbus.core.persistent import CHUNK
 from contextbus_protocol.chat import ChatMessage, Text, ToolResult
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import EMPTY_CHAIN, clean_text, digest_bytes, extend_chain
-from contextbus_protocol.events import MessageFact
 from contextbus_protocol.errors import InvalidTypeError, RangeError
+from contextbus_protocol.events import MessageFact
 
 MAX_QUERY: Final = 2000
 """Code points of a query and of the user text in it (D.G.16)."""

@@ -64,7 +64,8 @@ def rank_offers(
     rest: int,
 ) -> None:
     """Give every undecided offer its reason, in two passes of first fit (D.C.5-D.C.8, D.C.13)."""
-    order = sorted((index for index, reason in enumerate(reasons) if reason is None), key=lambda i: _rank(offers[i]))
+    ranks = [(-offer.candidate.score, offer.order, offer.candidate.record_id) for offer in offers]
+    order = sorted((index for index, reason in enumerate(reasons) if reason is None), key=ranks.__getitem__)
     for reason in ("ranked", "reallocated"):
         left = dict(allowances) if reason == "ranked" else dict.fromkeys(SOURCE_KINDS, rest)
         for index in order:
@@ -76,7 +77,3 @@ def rank_offers(
     for index in order:
         if reasons[index] is None:
             reasons[index] = "over-budget"
-
-
-def _rank(offer: Offer) -> tuple[float, int, str]:
-    return -offer.candidate.score, offer.order, offer.candidate.record_id

@@ -297,4 +297,4 @@ def _first_difference(one: object, other: object, path: str) -> tuple[str, str, 
             if found:
                 return found
         return None
-    return (path, str(cast("object", one)), str(cast("object", other)))
+    return (path, f"{one!s}", f"{other!s}")

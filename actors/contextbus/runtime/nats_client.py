@@ -87,7 +87,7 @@ class Client(nats.aio.client.Client):
         _flusher_task: asyncio.Task[None] | None
         _ping_interval_task: asyncio.Task[None] | None
 
-        async def subscribe(  # noqa: PLR0917 - the signature is nats-py's
+        async def subscribe(
             self,
             subject: str,
             queue: str = "",

@@ -1,0 +1,67 @@
+"""The client: open a bus, hold a run, compile before each model call.
+
+```python
+import contextbus.client as contextbus
+
+async with contextbus.open() as bus:
+    run = await bus.run("run-1", scope=contextbus.Scope(user_id="ada"), sources=["memory", "docs"])
+    step = await run.before_model_call(messages, model=contextbus.Model("anthropic", "claude-opus-4-6", 200_000, 8_000))
+    payload = step.payload("anthropic")
+```
+"""
+
+from __future__ import annotations
+
+from contextbus.client.compiled import CompiledStep
+from contextbus.client.context_bus import ContextBus
+from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
+from contextbus.client.run import Report, Run
+from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
+from contextbus.core.compile import ContextInput, compile_context, context_warnings
+from contextbus.core.estimate import estimate_overhead, make_estimator
+from contextbus.core.working_memory import create_working_memory
+from contextbus.core.working_memory_patch import apply_working_memory_patch
+from contextbus.sources.interface import candidate, source
+from contextbus_protocol.chat import ChatMessage, assistant, system, user
+from contextbus_protocol.values import (
+    Candidate,
+    ContextBudget,
+    EstimatorSpec,
+    Model,
+    RefreshOptions,
+    Scope,
+    SourceSpec,
+    Usage,
+)
+
+__all__ = [
+    "DEFAULT_CONTEXT_BUDGET",
+    "DEFAULT_CONTEXT_REFRESH",
+    "Candidate",
+    "ChatMessage",
+    "CompiledStep",
+    "ContextBudget",
+    "ContextBus",
+    "ContextInput",
+    "EstimatorSpec",
+    "Model",
+    "RefreshOptions",
+    "Report",
+    "Run",
+    "Scope",
+    "SourceSpec",
+    "Usage",
+    "apply_working_memory_patch",
+    "assistant",
+    "candidate",
+    "compile_context",
+    "context_warnings",
+    "create_working_memory",
+    "estimate_overhead",
+    "make_estimator",
+    "merge_budget",
+    "open",
+    "source",
+    "system",
+    "user",
+]

@@ -1,0 +1,102 @@
+"""Drives the client's retry machine over a host: one command until its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import msgspec
+
+from contextbus.actors import client as retry
+from contextbus.runtime.bus import BusUnavailableError
+from contextbus.runtime.host import Host
+from contextbus_protocol import subjects
+from contextbus_protocol.errors import ContextBusError, DeadlineExceededError, error_of
+from contextbus_protocol.messages import AnyCommand, AnyMessage, CancelCommand, ErrorReply
+
+
+async def ask(host: Host, actor: subjects.ActorName, command: AnyCommand) -> AnyMessage:
+    """Send a command and give back its answer, over as many attempts as the machine allows.
+
+    A cancelled caller cancels the command: the actor stops before its next effect, what is committed stays (D.W.5).
+
+    Raises:
+        ContextBusError: the class of the code that the actor answered with (D.W.2).
+    """
+    to = subjects.command(actor, host.tenant)
+    waiting: set[asyncio.Future[AnyMessage]] = set()
+    try:
+        answer = await _drive(host, to, command, waiting)
+    except asyncio.CancelledError:
+        cancel = CancelCommand(run=command.run, tenant=host.tenant, command=command.command)
+        with contextlib.suppress(BusUnavailableError, ContextBusError):
+            host.deliver(to, cancel)
+        raise
+    finally:
+        for future in waiting:
+            future.cancel()
+    if isinstance(answer, ErrorReply):
+        raise error_of(answer.code, answer.message, answer.data)
+    return answer
+
+
+async def _drive(host: Host, to: str, command: AnyCommand, waiting: set[asyncio.Future[AnyMessage]]) -> AnyMessage:
+    state, operation = retry.begin(command)
+    while True:
+        match operation:
+            case retry.Resolve(answer):
+                return answer
+            case retry.Transmit(attempt, wake_after):
+                outcome = await _transmit(host, to, attempt, wake_after, waiting)
+            case retry.WakeAfter(seconds):
+                outcome = await _wait(waiting, seconds)
+            case _:
+                outcome = await _wait(waiting, command.seconds_left)
+        state, operation = retry.advance(state, outcome)
+
+
+async def _transmit(
+    host: Host, to: str, command: AnyCommand, wake_after: float, waiting: set[asyncio.Future[AnyMessage]]
+) -> retry.Outcome:
+    address, future = host.reply_address()
+    waiting.add(future)  # answers to earlier attempts count too
+    try:
+        host.deliver(to, msgspec.structs.replace(command, reply_to=address))
+    except BusUnavailableError:
+        waiting.discard(future)
+        future.cancel()
+        return retry.Absent()
+    return await _wait(waiting, wake_after)
+
+
+async def _wait(waiting: set[asyncio.Future[AnyMessage]], seconds: float) -> retry.Outcome:
+    if not waiting:
+        await asyncio.sleep(seconds)
+        return retry.Silent()
+    done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    waiting -= done
+    # an answer beats a refusal that came at the same time
+    answers = sorted((f.result() for f in done if not f.cancelled()), key=lambda m: isinstance(m, ErrorReply))
+    return retry.Answered(answers[0]) if answers else retry.Silent()
+
+
+async def ask_once(host: Host, to: str, request: AnyMessage, seconds: float) -> AnyMessage:
+    """Send a request that is no command of an actor, and give back its answer.
+
+    Raises:
+        DeadlineExceededError: no answer came in time.
+        ContextBusError: the class of the code that was answered with.
+    """
+    address, future = host.reply_address()
+    try:
+        host.deliver(to, msgspec.structs.replace(request, reply_to=address))
+        answer = await asyncio.wait_for(future, seconds)
+    except (BusUnavailableError, TimeoutError):
+        raise DeadlineExceededError(
+            "no answer came in time; is a worker of the source running (contextbus up, contextbus worker)?"
+        ) from None
+    finally:
+        future.cancel()
+    if isinstance(answer, ErrorReply):
+        raise error_of(answer.code, answer.message, answer.data)
+    return answer

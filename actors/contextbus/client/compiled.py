@@ -1,0 +1,82 @@
+"""A compiled step: its package, and the payload that it makes of the run's history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from contextbus.core.compile import context_warnings
+from contextbus.core.payload import Payload, Request, assemble
+from contextbus.core.rendering import Rendering
+from contextbus.core.targets import find_target
+from contextbus.core.targets.tools import tools_text
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.package import Block, ContextManifest, ContextWarning, Package
+from contextbus_protocol.values import Model
+
+Tools = Iterable[Mapping[str, object]] | str | None
+
+
+class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``before_model_call`` gives back.
+
+    ``sequence`` and ``commit`` name the step in the log, ``reference`` its package in the store.  ``text`` is the
+    package's JSON, byte for byte as stored.  ``stored`` tells that the step was in the log already, and is sent again.
+    ``durability`` names what the acknowledgement rests on.
+    """
+
+    run: str
+    step: int
+    command: str
+    sequence: int
+    commit: str
+    reference: str
+    text: str
+    package: Package
+    model: Model
+    tools: str | None = None
+    stored: bool = False
+    durability: str = ""
+    histories: Mapping[str, Rendering]
+
+    @property
+    def manifest(self) -> ContextManifest:
+        """What was selected, what was left out and why, with the package's reference (D.D.18)."""
+        return msgspec.structs.replace(self.package.manifest, package=self.reference)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the package: append first, then the tail (D.E.2)."""
+        return self.package.blocks
+
+    @property
+    def warnings(self) -> tuple[ContextWarning, ...]:
+        """What a host should know (D.D.20)."""
+        return context_warnings(self.package.manifest)
+
+    def messages_of(self, placement: str) -> tuple[ChatMessage, ...]:
+        """The messages of the blocks with a placement: ``append`` or ``ephemeral-tail``."""
+        return tuple(m for b in self.package.blocks if b.placement == placement for m in b.messages)
+
+    def payload(self, target: str | None = None, tools: Tools = None) -> Payload:
+        """The request for a provider: the run's history with its blocks, this step's block, then the tail (D.F.4).
+
+        Args:
+            target: ``anthropic`` or ``openai``; without it the model's provider decides (P.A.7).
+            tools: tool definitions in any provider's shape; by default those that the step was compiled with.
+
+        Raises:
+            InvalidTypeError: there is no such target, or a tool definition cannot be read.
+            EmptyHistoryError: there is no message but system ones.
+        """
+        history = self.histories[find_target(target, self.model).name]
+        return assemble(
+            Request(
+                history=history,
+                model=self.model,
+                blocks=self.messages_of("append"),
+                tail=self.messages_of("ephemeral-tail"),
+                tools=self.tools if tools is None else tools_text(tools),
+            )
+        )

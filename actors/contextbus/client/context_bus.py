@@ -1,0 +1,210 @@
+"""An open bus: runs, memory records, and the log."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from contextbus.client.memories import Memories
+from contextbus.client.reading import read_blobs, read_log
+from contextbus.client.run import Run
+from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
+from contextbus.core.scope import require_scope
+from contextbus.replay.run_log import RunLog
+from contextbus.replay.verify import Verdict, verify_run
+from contextbus.runtime.drive import JournalDriver
+from contextbus.runtime.host import Host
+from contextbus.runtime.journal import Journal, Unanswered
+from contextbus.sources.interface import Source
+from contextbus_protocol import subjects
+from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
+from contextbus_protocol.events import MessagesAppended, StepCompiled
+from contextbus_protocol.messages import Query
+from contextbus_protocol.values import ContextBudget, EstimatorSpec, RefreshOptions, Scope, SourceSpec
+
+REMEMBERED_FAILURES: Final = 256
+
+
+class RunInfo(msgspec.Struct, frozen=True):
+    """One run of the log; ``commits`` counts those of its run part."""
+
+    run: str
+    commits: int
+    steps: int
+    last_step: int | None
+    scope: Scope | None
+
+
+class ContextBus:
+    """What ``open`` gives; it belongs to the block that opened it.
+
+    Attributes:
+        tenant: whose runs these are.
+        host: the host of this process.
+        driver: reads the tenant's log and packages.
+        memories: the memory records of the tenant.
+        tokenizers: the named tokenizers of this process.
+        durability: what an acknowledgement rests on.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        journal: Journal,
+        *,
+        memories: Memories,
+        local: Sequence[Source] = (),
+        tokenizers: Mapping[str, Callable[[str], int]] | None = None,
+        durability: str = "",
+        url: str = "memory:",
+    ) -> None:
+        self.tenant = host.tenant
+        self.host = host
+        self.driver = JournalDriver(journal, host.packages, host.tenant)
+        self.memories = memories
+        self.tokenizers = dict(tokenizers or {})
+        self.durability = durability
+        self.url = url
+        self._journal = journal
+        self._local = {s.id: SourceSpec(s.id, s.kind, s.required) for s in local}
+        self._failures: dict[tuple[str, str], BaseException] = {}
+
+    async def run(
+        self,
+        run: str | None = None,
+        *,
+        scope: Scope,
+        sources: Sequence[str | SourceSpec] = (),
+        budget: ContextBudget | Mapping[str, object] | None = None,
+        refresh: RefreshOptions | None = None,
+        estimator: EstimatorSpec | None = None,
+    ) -> Run:
+        """Hold a run: a new one, or one that the log has; what the log holds is read.
+
+        Args:
+            run: the run's id; a new one without it.
+            scope: whose data it may read; pinned at the first step (D.K.2).
+            sources: ids of sources, or their specifications; an id alone is enough for sources of this process and
+                for the well-known ones.
+            budget: a budget, or what of the default is to be changed (D.B.7).
+            refresh: when it retrieves (D.G.2).
+            estimator: what counts tokens.
+
+        Raises:
+            InvalidTypeError: two sources have one id (D.G.4), a source's kind is not known, or an option is malformed.
+            DeadlineExceededError: the log does not answer.
+        """
+        specs = tuple(self._spec(s) for s in sources)
+        ids = [s.id for s in specs]
+        if len(set(ids)) < len(ids):
+            raise InvalidTypeError("two sources have one id; give each its own")
+        if specs:
+            require_scope(scope)
+        held = Run(
+            self,
+            run or f"run-{uuid.uuid4().hex[:12]}",
+            scope=scope,
+            sources=specs,
+            budget=merge_budget(budget or DEFAULT_CONTEXT_BUDGET),
+            refresh=refresh or DEFAULT_CONTEXT_REFRESH,
+            estimator=estimator or EstimatorSpec(),
+        )
+        subjects.encode_name(held.id)
+        await held.load()
+        return held
+
+    def _spec(self, source: str | SourceSpec) -> SourceSpec:
+        if isinstance(source, SourceSpec):
+            return source
+        local = self._local.get(source)
+        if local is not None:
+            return local
+        kind = subjects.default_kind(source)
+        if kind is None:
+            raise InvalidTypeError(
+                f"the kind of source {source!r} is not known here; give SourceSpec({source!r}, kind)"
+            )
+        return SourceSpec(source, kind)
+
+    # -- the log
+
+    async def runs(self) -> tuple[RunInfo, ...]:
+        """Every run of the tenant's log, by id.
+
+        Raises:
+            DeadlineExceededError: the log does not answer.
+        """
+        found = await self._journal.subjects(subjects.log_of_tenant(self.tenant))
+        if isinstance(found, Unanswered):
+            raise DeadlineExceededError("the log does not answer; is the nats-server running?")
+        names = {s.split(".")[3] for s in found if s.count(".") == 4}  # noqa: PLR2004  # ctx.log.<tenant>.<run>.<part>
+        infos: list[RunInfo] = []
+        for token in sorted(names):
+            log = await self.log(subjects.decode_name(token))
+            events = [e for c in log.commits for e in c.commit.events]
+            steps = [e.step for e in events if isinstance(e, StepCompiled)]
+            scopes = [e.options.scope for e in events if isinstance(e, StepCompiled)]
+            infos.append(
+                RunInfo(
+                    log.run,
+                    len(log.commits),
+                    len(steps),
+                    steps[-1] if steps else None,
+                    scopes[0] if scopes else None,
+                )
+            )
+        return tuple(infos)
+
+    async def log(self, run: str) -> RunLog:
+        """Both parts of a run's log.
+
+        Raises:
+            DeadlineExceededError: the log does not answer.
+        """
+        return await read_log(self.driver, run)
+
+    async def blobs(self, log: RunLog) -> dict[str, bytes]:
+        """Every blob that a run's log names; those that are gone are left out.
+
+        Raises:
+            DeadlineExceededError: the store does not answer.
+        """
+        wanted: list[str] = []
+        for logged in log.commits:
+            for event in logged.commit.events:
+                if isinstance(event, MessagesAppended):
+                    wanted.append(event.inputs)
+                elif isinstance(event, StepCompiled):
+                    wanted += [r for r in (event.package, event.facts) if r is not None]
+        return await read_blobs(self.driver, log.run, wanted)
+
+    async def verify(self, run: str) -> Verdict:
+        """Compute every step of a run again from its recorded inputs.
+
+        Raises:
+            DeadlineExceededError: log or store do not answer.
+        """
+        log = await self.log(run)
+        return verify_run(log, (await self.blobs(log)).get)
+
+    # -- failures of this process's own sources
+
+    def note_failure(self, query: Query, error: BaseException) -> None:
+        """Keep what a source of this process raised, so that the caller gets it as the cause (D.W.2)."""
+        self._failures.pop((query.run, query.source), None)
+        self._failures[query.run, query.source] = error
+        while len(self._failures) > REMEMBERED_FAILURES:
+            self._failures.pop(next(iter(self._failures)))
+
+    def failure_of(self, run: str, source: str | None) -> BaseException | None:
+        """What a source of this process raised last for a run."""
+        return self._failures.pop((run, source or ""), None)
+
+
+def now_milliseconds() -> int:
+    """The clock reading that commands carry, in milliseconds since the epoch (D.W.6)."""
+    return int(time.time() * 1000)

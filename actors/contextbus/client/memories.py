@@ -1,0 +1,136 @@
+"""Memory records from the client's side: remember, forget, list (D.K.24)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Final, TypedDict, TypeVar
+
+from contextbus.client.asking import ask_once
+from contextbus.runtime.host import Host
+from contextbus.sources.memory import MemorySource
+from contextbus.sources.worker import AdminRequest
+from contextbus_protocol import subjects
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.messages import (
+    AnyMessage,
+    Forget,
+    Forgotten,
+    ListRecords,
+    RecordsListed,
+    Remember,
+    Remembered,
+)
+from contextbus_protocol.values import Scope
+
+DEFAULT_SECONDS: Final = 10.0
+
+A = TypeVar("A", bound=AnyMessage)
+
+
+class _Head(TypedDict):
+    run: str
+    tenant: str
+    reply_to: str
+    source: str
+    message_id: str
+
+
+class Memories:
+    """The memory records of a tenant, in this process or through a worker.
+
+    Args:
+        host: the host of this process.
+        local: the memory source, where it runs in this process.
+    """
+
+    def __init__(self, host: Host, local: MemorySource | None) -> None:
+        self._host = host
+        self._local = local
+
+    async def remember(
+        self,
+        text: str,
+        *,
+        scope: Scope,
+        record_id: str | None = None,
+        origin: str = "asserted",
+        source: str = "memory",
+        message_id: str | None = None,
+        seconds: float = DEFAULT_SECONDS,
+    ) -> Remembered:
+        """Store a record, or a new revision of the record with an id.
+
+        Args:
+            text: what is to be remembered.
+            scope: whose it is; at least one field is set.
+            record_id: the record to change; a new one without it.
+            origin: a label that its provenance carries.
+            source: the id of the memory source.
+            message_id: an id to ask again without a second effect.
+            seconds: how long to wait.
+
+        Raises:
+            ScopeConflictError: the scope names nobody, or the record lies outside it.
+            ForbiddenError: the text was forgotten and is not learned again.
+            DeadlineExceededError: no memory worker answers.
+        """
+        request = Remember(
+            **self._head(source, message_id),
+            text=text,
+            scope=scope,
+            record_id=record_id,
+            origin=origin,
+            now=int(time.time() * 1000),
+        )
+        return await self._ask(request, Remembered, seconds)
+
+    async def forget(
+        self,
+        record_id: str,
+        *,
+        scope: Scope,
+        source: str = "memory",
+        message_id: str | None = None,
+        seconds: float = DEFAULT_SECONDS,
+    ) -> Forgotten:
+        """Erase every stored revision of a record.
+
+        Packages that quoted it keep their copy until they are redacted.
+
+        Raises:
+            NotFoundError: there is no such record in the scope.
+            DeadlineExceededError: no memory worker answers.
+        """
+        request = Forget(**self._head(source, message_id), record_id=record_id, scope=scope)
+        return await self._ask(request, Forgotten, seconds)
+
+    async def list(
+        self, *, scope: Scope, limit: int = 1000, source: str = "memory", seconds: float = DEFAULT_SECONDS
+    ) -> RecordsListed:
+        """The newest revisions of the records of a scope, by id.
+
+        Raises:
+            DeadlineExceededError: no memory worker answers.
+        """
+        request = ListRecords(**self._head(source, None), scope=scope, limit=limit)
+        return await self._ask(request, RecordsListed, seconds)
+
+    def _head(self, source: str, message_id: str | None) -> _Head:
+        return _Head(
+            run="",
+            tenant=self._host.tenant,
+            reply_to="",
+            source=source,
+            message_id=message_id or uuid.uuid4().hex,
+        )
+
+    async def _ask(self, request: AdminRequest, answer: type[A], seconds: float) -> A:
+        if self._local is not None and request.source == self._local.id:
+            got: AnyMessage = await self._local.administer(request)
+        else:
+            to = subjects.source_admin(self._host.tenant, request.source)
+            got = await ask_once(self._host, to, request, seconds)
+        if not isinstance(got, answer):
+            raise InvalidTypeError(f"the memory worker answered with {type(got).__name__}; same release?")
+        return got

@@ -1,0 +1,166 @@
+"""Open a bus: in memory, on an embedded nats-server, or on one that runs already."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import anyio
+import anyio.to_thread
+
+from contextbus.actors.effects import Rule
+from contextbus.actors.placement import Placement
+from contextbus.actors.selection import Selection
+from contextbus.actors.working_memory import WorkingMemory
+from contextbus.client.context_bus import ContextBus
+from contextbus.client.memories import Memories
+from contextbus.runtime import connection, embedded, streams
+from contextbus.runtime.bus import Bus
+from contextbus.runtime.bus_memory import MemoryBroker
+from contextbus.runtime.bus_nats import NatsBus
+from contextbus.runtime.embedded import DEFAULT_FOLDER, Durability
+from contextbus.runtime.host import Host
+from contextbus.runtime.journal import Journal
+from contextbus.runtime.journal_jetstream import JetStreamJournal
+from contextbus.runtime.journal_memory import MemoryJournal
+from contextbus.runtime.tokenizers import load_tokenizers
+from contextbus.sources.answers import handler
+from contextbus.sources.interface import Source
+from contextbus.sources.memory import MemorySource, memory_source
+from contextbus_protocol import subjects
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.messages import Query
+from contextbus_protocol.values import SourceSpec
+
+DEFAULT_TENANT: Final = "default"
+
+
+@asynccontextmanager
+async def open_bus(
+    url: str | None = None,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    folder: Path | str = DEFAULT_FOLDER,
+    actors: Literal["local", "remote"] = "local",
+    sources: Sequence[Source] = (),
+    memory: bool = True,
+    tokenizers: Sequence[str] = (),
+    durability: Durability = "fsync",
+    token: str | None = None,
+    replicas: int = 1,
+) -> AsyncGenerator[ContextBus]:
+    """Open a bus for as long as the block lasts.
+
+    Args:
+        url: ``None`` for an embedded nats-server on ``folder``, ``memory:`` for none at all, else a server's URL.
+        tenant: whose runs these are.
+        folder: the data folder of the embedded server and of indexes.
+        actors: ``local`` runs selection, working_memory and placement in this process; ``remote`` asks those of others.
+        sources: sources that run in this process.
+        memory: run the memory source in this process too (with local actors).
+        tokenizers: names of the tokenizers that steps may count with.
+        durability: ``fsync`` or ``interval``, for an embedded server that this process starts.
+        token: the secret of the server at ``url``.
+        replicas: on how many servers of a cluster each message is stored.
+
+    Raises:
+        ServerNotFoundError: no nats-server is at hand to embed; the message says how to get one.
+        DataFolderError: the data folder cannot be used.
+        DisconnectedError: the server cannot be reached.
+        StreamError: the server has no JetStream, or a stream does not fit.
+        InvalidTypeError: two sources have one id, or a tokenizer is not at hand.
+    """
+    async with AsyncExitStack() as stack:
+        bus: Bus
+        journal: Journal
+        if url == "memory:":
+            bus, journal, rests_on = MemoryBroker().bus(), MemoryJournal(), "memory"
+        else:
+            bus, journal, rests_on, url = await _connect(
+                stack, url, tenant, Path(folder), durability=durability, token=token, replicas=replicas
+            )
+        counters = await anyio.to_thread.run_sync(load_tokenizers, tuple(tokenizers))
+        for name, reason in counters.absent.items():
+            raise InvalidTypeError(f"tokenizer {name!r} is not at hand: {reason}")
+        instance = f"client-{secrets.token_hex(8)}"
+        inbox = subjects.inbox(tenant, instance)
+        rules: tuple[Rule[Any], ...] = ()
+        if actors == "local":
+            rules = (
+                Selection(tenant, f"{inbox}.selection", counters.tokenizers),
+                WorkingMemory(tenant, instance),
+                Placement(counters.tokenizers, rests_on),
+            )
+        host = Host(tenant, instance, bus, journal, rules, encode_local=url == "memory:")
+        running: list[Source] = list(sources)
+        own = await _own_memory(stack, journal, tenant, folder, url) if memory and actors == "local" else None
+        if own is not None and all(s.id != own.id for s in running):
+            running.append(own)
+        context_bus = ContextBus(
+            host,
+            journal,
+            memories=Memories(host, own),
+            local=running,
+            tokenizers=counters.tokenizers,
+            durability=rests_on,
+            url=url or "",
+        )
+        _add_sources(host, context_bus, running)
+        yield await _enter(stack, host, context_bus)
+
+
+async def _enter(stack: AsyncExitStack, host: Host, context_bus: ContextBus) -> ContextBus:
+    await stack.enter_async_context(host)
+    return context_bus
+
+
+def _add_sources(host: Host, context_bus: ContextBus, running: Sequence[Source]) -> None:
+    ids: set[str] = set()
+    for source in running:
+        if source.id in ids:
+            raise InvalidTypeError(f"two sources have the id {source.id!r}; give each its own")
+        ids.add(source.id)
+
+        def note(query: Query, error: BaseException) -> None:
+            context_bus.note_failure(query, error)
+
+        host.add_source(SourceSpec(source.id, source.kind, source.required), handler(source, on_error=note))
+
+
+async def _own_memory(
+    stack: AsyncExitStack, journal: Journal, tenant: str, folder: Path | str, url: str | None
+) -> MemorySource:
+    data = None if url == "memory:" else Path(folder)
+    source = memory_source(journal, tenant, data=data)
+    stack.push_async_callback(source.aclose)
+    return source
+
+
+async def _connect(
+    stack: AsyncExitStack,
+    url: str | None,
+    tenant: str,
+    folder: Path,
+    *,
+    durability: Durability,
+    token: str | None,
+    replicas: int,
+) -> tuple[Bus, Journal, str, str]:
+    """Connect to a server, embedded where no URL is given; make the tenant's streams where they are missing."""
+    encoded = subjects.encode_name(tenant)
+    if url is None:
+        server = await stack.enter_async_context(embedded.serve(folder, durability=durability))
+        url, token, kept = server.url, server.token, server.durability
+        client = await stack.enter_async_context(
+            connection.connect(url, token=token, tenant=encoded, locate=server.locate, lost=server.lost)
+        )
+    else:
+        kept = "unknown"
+        client = await stack.enter_async_context(connection.connect(url, token=token, tenant=encoded))
+    made = await streams.ensure(client, encoded, replicas=replicas, durability=kept)
+    journal = JetStreamJournal(client)
+    stack.callback(journal.close)
+    return NatsBus(client), journal, made.durability, url

@@ -1,0 +1,109 @@
+"""Read a run from its log: the client's side of catch-up, replay and verify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from contextbus.actors.effects import Fetch, Load
+from contextbus.core.run import RunState, fold_commit
+from contextbus.replay.run_log import LoggedCommit, RunLog
+from contextbus.runtime.drive import JournalDriver
+from contextbus_protocol import blobs, subjects
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.codec import decode_json
+from contextbus_protocol.errors import NotFoundError, error_of
+from contextbus_protocol.events import HistoryReplaced, MessagesAppended
+from contextbus_protocol.package import Package
+
+AT_ONCE: Final = 64
+
+
+class RunContent(msgspec.Struct, frozen=True):
+    """A run with its texts: the fold, the source messages, and the placed blocks with their positions."""
+
+    state: RunState
+    messages: tuple[ChatMessage, ...]
+    blocks: tuple[tuple[int, ChatMessage], ...]
+
+
+async def read_part(
+    driver: JournalDriver, run: str, part: subjects.Part, at_least: int = 0
+) -> tuple[LoggedCommit, ...]:
+    """All commits of one part of a run's log.
+
+    Raises:
+        DeadlineExceededError: the log does not answer.
+        InvalidTypeError: a commit is damaged.
+        UnsupportedVersionError: a newer release wrote one.
+    """
+    load = Load(run, part, 0, "", at_least)
+    loaded = await driver.load(load)
+    if loaded.code is not None:
+        raise error_of(loaded.code, f"the log of run {run!r} could not be read")
+    return tuple(LoggedCommit(sequence, digest, commit) for sequence, digest, commit in loaded.commits)
+
+
+async def read_log(driver: JournalDriver, run: str) -> RunLog:
+    """Both parts of a run's log.
+
+    Raises:
+        DeadlineExceededError: the log does not answer.
+    """
+    return RunLog(run, await read_part(driver, run, "run"), await read_part(driver, run, "working-memory"))
+
+
+async def read_blobs(driver: JournalDriver, run: str, references: Iterable[str]) -> dict[str, bytes]:
+    """Blobs of a run by reference; one that is gone is left out.
+
+    Raises:
+        DeadlineExceededError: the store does not answer.
+    """
+    wanted = list(dict.fromkeys(references))
+    found: dict[str, bytes] = {}
+    for start in range(0, len(wanted), AT_ONCE):
+        fetched = await driver.fetch(Fetch(run, tuple(wanted[start : start + AT_ONCE]), ""))
+        if fetched.code is not None:
+            raise error_of(fetched.code, "the package store does not answer; is the nats-server running?")
+        found.update(fetched.blobs)
+    return found
+
+
+async def read_run(driver: JournalDriver, run: str, at_least: int = 0) -> RunContent:
+    """A run with its texts, from log and blobs.
+
+    Args:
+        driver: reads the tenant's log and packages.
+        run: the run's id.
+        at_least: a sequence that is known to exist.
+
+    Raises:
+        NotFoundError: messages of the run are no longer stored.
+        DeadlineExceededError: log or store do not answer.
+    """
+    commits = await read_part(driver, run, "run", at_least)
+    state = RunState(run)
+    events = [e for logged in commits for e in logged.commit.events]
+    inputs = await read_blobs(driver, run, (e.inputs for e in events if isinstance(e, MessagesAppended)))
+    messages: list[ChatMessage] = []
+    for logged in commits:
+        state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
+    for event in events:
+        if isinstance(event, HistoryReplaced):
+            del messages[event.keep :]
+        elif isinstance(event, MessagesAppended):
+            data = inputs.get(event.inputs)
+            if data is None:
+                raise NotFoundError(f"messages of run {run!r} are no longer stored; start a new run")
+            messages.extend(blobs.decode_input(data).messages)
+    packages = await read_blobs(driver, run, (b.package for b in state.blocks))
+    placed: list[tuple[int, ChatMessage]] = []
+    for block in state.blocks:
+        data = packages.get(block.package)
+        if data is None:
+            raise NotFoundError(f"a package of run {run!r} is no longer stored; start a new run")
+        package = decode_json(bytes(blobs.decode_output(data).package), Package)
+        placed += ((block.position, m) for b in package.blocks if b.placement == "append" for m in b.messages)
+    return RunContent(state, tuple(messages), tuple(placed))

@@ -1,0 +1,418 @@
+"""A run as its client holds it: compile before each model call, report after it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, TypeVar
+
+import msgspec
+
+from contextbus.client.asking import ask
+from contextbus.client.compiled import CompiledStep, Tools
+from contextbus.client.given import GivenMessage, read_given, read_usage
+from contextbus.client.reading import read_run
+from contextbus.client.rendered import PositionedBlock, RenderedHistory
+from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
+from contextbus.core.handle import RunHandle
+from contextbus.core.history import digest_message
+from contextbus.core.targets.tools import tools_text
+from contextbus_protocol import subjects
+from contextbus_protocol.codec import decode_json
+from contextbus_protocol.digests import digest_text
+from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError, SourceFailedError
+from contextbus_protocol.messages import (
+    AnyCommand,
+    AnyMessage,
+    AppendMessages,
+    CompileStep,
+    CreateWorkingMemory,
+    PatchWorkingMemory,
+    ReadWorkingMemory,
+    Recorded,
+    ReportStep,
+    RequestRefresh,
+    StepCompiled,
+    WorkingMemoryState,
+)
+from contextbus_protocol.package import Package
+from contextbus_protocol.values import (
+    ContextBudget,
+    EstimatorSpec,
+    Model,
+    RefreshOptions,
+    Scope,
+    SourceSpec,
+    StepOptions,
+    Usage,
+)
+from contextbus_protocol.working_memory import (
+    AnyOperation,
+    TasksInput,
+    WorkingMemoryPatch,
+    WorkingMemorySnapshot,
+    Writer,
+)
+
+if TYPE_CHECKING:
+    from contextbus.client.context_bus import ContextBus
+
+DEFAULT_SECONDS: Final = 10.0
+"""How long an attempt of a command may take, in seconds."""
+
+RACES: Final = 5
+"""How often a command is decided again after another client changed the history."""
+
+A = TypeVar("A", bound=AnyMessage)
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model call went (D.W.8).
+
+    ``messages`` are what the call added to the history: ours, or the provider's as dicts or SDK objects.
+    """
+
+    status: Literal["succeeded", "failed", "cancelled", "overflow"]
+    messages: Sequence[GivenMessage] = ()
+    usage: Usage | Mapping[str, object] | object | None = None
+    finish_reason: str | None = None
+
+
+class Run:
+    """One run; made by ``ContextBus.run``.
+
+    Calls of one run are made one after the other; several clients may hold the same run.
+    """
+
+    def __init__(
+        self,
+        bus: ContextBus,
+        run: str,
+        *,
+        scope: Scope,
+        sources: tuple[SourceSpec, ...],
+        budget: ContextBudget,
+        refresh: RefreshOptions,
+        estimator: EstimatorSpec,
+    ) -> None:
+        self.id = run
+        self.scope = scope
+        self.sources = sources
+        self._bus = bus
+        self._budget = budget
+        self._refresh = refresh
+        self._estimator = estimator
+        self._handle = RunHandle()
+        self._blocks: tuple[PositionedBlock, ...] = ()
+        self._rendered = RenderedHistory(self._handle.history, ())
+        self._open: CompiledStep | None = None
+        self._open_count = 0
+
+    @property
+    def messages(self) -> tuple[object, ...]:
+        """The source messages that this client knows of."""
+        return tuple(self._handle.history.messages())
+
+    async def load(self, at_least: int = 0) -> None:
+        """Read the run from the log; messages that were not handed over yet stay behind what is read.
+
+        Raises:
+            DeadlineExceededError: log or store do not answer.
+            NotFoundError: messages of the run are no longer stored.
+        """
+        content = await read_run(self._bus.driver, self.id, max(at_least, self._handle.seen))
+        self._handle = self._handle.rebase(content.messages, content.state.sequence)
+        self._blocks = content.blocks
+        self._rendered = RenderedHistory(self._handle.history, self._blocks)
+
+    async def append(self, *messages: GivenMessage) -> None:
+        """Add source messages to the history: user input, tool results, answers.
+
+        They travel with the next step; nothing is sent now.
+
+        Raises:
+            InvalidTypeError: a message cannot be read; the text names it.
+        """
+        self._handle = self._handle.append(read_given(messages))
+
+    async def before_model_call(
+        self,
+        messages: Sequence[GivenMessage] | None = None,
+        *,
+        model: Model,
+        step: int | None = None,
+        overhead_tokens: int | None = None,
+        tools: Tools = None,
+        output_schema: Mapping[str, object] | None = None,
+        refresh: bool = False,
+        estimator_kind: str | None = None,
+        seconds: float = DEFAULT_SECONDS,
+        command: str | None = None,
+    ) -> CompiledStep:
+        """Compile the context of the next model call (D.R.0, D.W.7).
+
+        Args:
+            messages: the whole history; without it, what was appended.
+            model: the model that will be called.
+            step: the step's number; without it the run's next.
+            overhead_tokens: tokens of tool schemas, output schema and framing; counted from ``tools`` and
+                ``output_schema`` when not given (D.M.15).
+            tools: the tool definitions of the call.
+            output_schema: the JSON Schema of the answer.
+            refresh: ask the sources again with this step (D.G.5).
+            estimator_kind: a label for the manifest (D.M.16).
+            seconds: how long an attempt may take.
+            command: an id to ask for the same step again without a second effect.
+
+        Raises:
+            ContextBudgetExceededError: mandatory content does not fit (D.B.15).
+            SourceFailedError: a required source failed; the source's own exception is its cause in one process.
+            StaleStepError: the run already has this step or a later one.
+            ScopeConflictError: the scope lies outside the run's pinned one.
+            DeadlineExceededError: no answer came; the same ``command`` may be sent again.
+        """
+        given = None if messages is None else read_given(messages)
+        definitions = tools_text(tools)
+        if overhead_tokens is None:
+            schemas = None if definitions is None else msgspec.json.decode(definitions)
+            overhead_tokens = estimate_overhead(
+                schemas or (), output_schema, model.provider, estimator=self._overhead_estimator()
+            )
+        options = StepOptions(
+            scope=self.scope,
+            model=model,
+            overhead_tokens=overhead_tokens,
+            sources=self.sources,
+            budget=self._budget,
+            refresh=self._refresh,
+            estimator=self._estimator,
+            estimator_kind=estimator_kind,
+            tools_digest=None if definitions is None else digest_text(definitions),
+        )
+
+        def make() -> CompileStep:
+            if given is not None:
+                self._handle = self._handle.hand_over(given, self._own_digests())
+            return CompileStep(
+                **self._head(command, seconds),
+                step=step,
+                history=self._handle.new_messages(),
+                user_text=self._handle.history.user_text,
+                options=options,
+                refresh=refresh,
+            )
+
+        try:
+            answer = await self._race("selection", make, StepCompiled)
+        except SourceFailedError as exc:
+            cause = self._bus.failure_of(self.id, exc.origin)
+            raise exc from cause
+        return self._take_step(answer, model, definitions)
+
+    async def after_model_call(self, report: Report, *, seconds: float = DEFAULT_SECONDS) -> None:
+        """Record how the model call of the last step went; on success its block joins the history (D.F.13, D.R.4).
+
+        Raises:
+            InvalidRequestError: no step of this client is open.
+            StaleStepError: the run went on, or the outcome is recorded already.
+            DeadlineExceededError: no answer came; report again.
+        """
+        step = self._open
+        if step is None:
+            raise InvalidRequestError("no step is open: call before_model_call first")
+        succeeded = report.status == "succeeded"
+        handle = self._handle.append(read_given(report.messages)) if succeeded else self._handle
+        usage = read_usage(report.usage)
+        command = _new_id()
+
+        def make() -> ReportStep:
+            return ReportStep(
+                **self._head(command, seconds),
+                step=step.step,
+                status=report.status,
+                history=handle.new_messages() if handle.history.count > handle.kept else None,
+                usage=usage,
+                finish_reason=report.finish_reason,
+            )
+
+        answer = await self._ask("selection", make(), Recorded)
+        self._handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
+        self._open = None
+        if succeeded:
+            self._blocks += tuple((self._open_count, m) for m in step.messages_of("append"))
+
+    async def request_refresh(self, *, seconds: float = DEFAULT_SECONDS) -> None:
+        """Ask the sources again at the next step (D.G.5).
+
+        Raises:
+            NotFoundError: the run has no step yet.
+        """
+        answer = await self._ask("selection", RequestRefresh(**self._head(None, seconds)), Recorded)
+        self._handle = self._handle.acknowledge(answer.sequence, answer.count, answer.chain)
+
+    async def flush(self, *, seconds: float = DEFAULT_SECONDS) -> None:
+        """Record appended messages now, without a step.
+
+        Raises:
+            ConflictError: others changed the history faster than this could be recorded.
+        """
+        command = _new_id()
+
+        def make() -> AppendMessages:
+            return AppendMessages(
+                **self._head(command, seconds),
+                scope=self.scope,
+                estimator=self._estimator,
+                history=self._handle.new_messages(),
+            )
+
+        answer = await self._race("selection", make, Recorded)
+        self._handle = self._handle.acknowledge(answer.sequence, answer.count, answer.chain)
+
+    # -- working memory
+
+    async def create_working_memory(
+        self,
+        *,
+        scope: str = "default",
+        goal: str | None = None,
+        constraints: Sequence[str] = (),
+        tasks: TasksInput | None = None,
+        goal_ref: str | None = None,
+        snapshot: WorkingMemorySnapshot | None = None,
+        seconds: float = DEFAULT_SECONDS,
+    ) -> WorkingMemorySnapshot:
+        """Create the run's working memory (D.N.3), or take over a snapshot.
+
+        Raises:
+            InvalidTypeError: ``snapshot`` is given together with what a new one is made of (D.R.12).
+            InvalidRequestError: the run has a working memory.
+        """
+        if snapshot is not None and (goal or constraints or tasks or goal_ref):
+            raise InvalidTypeError("give a snapshot, or what a new working memory is made of, not both")
+        create = CreateWorkingMemory(
+            **self._head(None, seconds),
+            scope=scope,
+            goal=goal,
+            constraints=tuple(constraints),
+            tasks=tasks,
+            goal_ref=goal_ref,
+            snapshot=snapshot,
+        )
+        answer = await self._memory(create)
+        assert answer.snapshot is not None
+        return answer.snapshot
+
+    async def patch_working_memory(
+        self,
+        *operations: AnyOperation,
+        expected_revision: int,
+        writer: Writer = "host",
+        operation_id: str | None = None,
+        seconds: float = DEFAULT_SECONDS,
+    ) -> WorkingMemoryState:
+        """Apply a patch; what became of it is in the answer's ``status`` and ``reason`` (D.O.3).
+
+        Raises:
+            InvalidTypeError: the patch is malformed (D.O.18).
+            NotFoundError: the run has no working memory.
+        """
+        patch = WorkingMemoryPatch(
+            operation_id=operation_id or _new_id(),
+            expected_revision=expected_revision,
+            writer=writer,
+            operations=operations,
+        )
+        return await self._memory(PatchWorkingMemory(**self._head(None, seconds), patch=patch))
+
+    async def working_memory(self, *, seconds: float = DEFAULT_SECONDS) -> WorkingMemorySnapshot | None:
+        """The run's working memory; None while there is none."""
+        return (await self._memory(ReadWorkingMemory(**self._head(None, seconds)))).snapshot
+
+    async def _memory(self, command: AnyCommand) -> WorkingMemoryState:
+        answer = await self._ask("working-memory", command, WorkingMemoryState)
+        self._handle = self._handle.see_memory(answer.sequence)
+        return answer
+
+    # -- commands
+
+    def _head(self, command: str | None, seconds: float) -> CommandHead:
+        return CommandHead(
+            run=self.id,
+            tenant=self._bus.tenant,
+            command=command or _new_id(),
+            attempt=1,
+            reply_to="",
+            seconds_left=seconds,
+            now=int(time.time() * 1000),
+            seen=self._handle.seen,
+            seen_memory=self._handle.seen_memory,
+        )
+
+    async def _race(self, actor: subjects.ActorName, make: Callable[[], AnyCommand], answer: type[A]) -> A:
+        """Ask, and where another client changed the history read the run and ask again."""
+        first = make()
+        for _ in range(RACES):
+            try:
+                return await self._ask(actor, first, answer)
+            except ConflictError:
+                await self.load()
+                first = msgspec.structs.replace(make(), command=first.command)
+        return await self._ask(actor, first, answer)
+
+    async def _ask(self, actor: subjects.ActorName, command: AnyCommand, answer: type[A]) -> A:
+        got = await ask(self._bus.host, actor, command)
+        if not isinstance(got, answer):
+            raise InvalidTypeError(f"{actor} answered with {type(got).__name__}, not {answer.__name__}; same release?")
+        return got
+
+    def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
+        if answer.stored and answer.sequence > self._handle.seen:
+            self._handle = msgspec.structs.replace(self._handle, seen=answer.sequence)
+        self._handle = self._handle.acknowledge(answer.sequence, answer.count, answer.chain)
+        self._rendered = RenderedHistory(self._handle.history, self._blocks, self._rendered)
+        self._open_count = self._handle.history.count
+        self._open = CompiledStep(
+            run=self.id,
+            step=answer.step,
+            command=answer.command,
+            sequence=answer.sequence,
+            commit=answer.commit,
+            reference=answer.reference,
+            text=answer.package,
+            package=decode_json(answer.package, Package),
+            model=model,
+            tools=tools,
+            stored=answer.stored,
+            durability=answer.durability,
+            histories=self._rendered,
+        )
+        return self._open
+
+    def _own_digests(self) -> frozenset[str]:
+        blocks = [m for _, m in self._blocks]
+        if self._open is not None:
+            blocks += [m for b in self._open.blocks for m in b.messages]
+        return frozenset(digest_message(m) for m in blocks)
+
+    def _overhead_estimator(self) -> Estimator:
+        return make_estimator(self._estimator, self._bus.tokenizers)
+
+
+class CommandHead(TypedDict):
+    """The fields that every command has."""
+
+    run: str
+    tenant: str
+    command: str
+    attempt: int
+    reply_to: str
+    seconds_left: float
+    now: int
+    seen: int
+    seen_memory: int
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
