@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -181,6 +182,27 @@ async def test_beyond_its_concurrency_it_is_busy_and_then_free_again(ask: Ask) -
     assert isinstance(await limited(ask()), Offered)
     with pytest.raises(RangeError):
         handler(make(find), concurrency=0)
+
+
+async def test_plain_functions_that_hang_take_up_their_own_threads_only(ask: Ask) -> None:
+    go = threading.Event()
+
+    def find(query: Query) -> list[Candidate]:
+        if query.text == "hang":
+            go.wait(5)
+        return []
+
+    answer = handler(FunctionSource(find, id="docs", kind="rag", threads=2))
+    before = threading.active_count()
+    try:
+        for _ in range(5):
+            late = await answer(ask("hang", seconds_left=0.02))
+            assert isinstance(late, Failed)
+            assert late.code == "timeout"
+        assert threading.active_count() - before <= 2
+    finally:
+        go.set()
+    assert isinstance(await answer(ask("tea")), Offered)
 
 
 async def test_an_answer_that_is_too_large_is_refused(ask: Ask) -> None:

@@ -64,6 +64,41 @@ async def test_work_beside_the_queries_indexes_at_once(ask: Ask, tmp_path: Path)
     await source.aclose()
 
 
+async def test_queries_that_are_given_up_leave_one_indexing_behind(ask: Ask, tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    await anyio.Path(docs).mkdir()
+    await anyio.Path(docs / "tea.md").write_text("tea")
+    begun: list[int] = []
+
+    def slow(done: int, _of: int) -> None:
+        begun.append(done)
+        time.sleep(0.3)
+
+    source = FolderSource(docs, data=tmp_path / "data", progress=slow)
+    answer = handler(source)
+    for _ in range(3):
+        late = await answer(ask(seconds_left=0.05))
+        assert isinstance(late, Failed)
+        assert late.code == "timeout"
+    offered = await answer(ask())
+    assert isinstance(offered, Offered)
+    assert len(offered.candidates) == 1
+    assert begun == [1]
+    await source.aclose()
+
+
+@pytest.mark.rule("D.K.10")
+async def test_without_accounting_a_retrieve_function_gets_no_charge(ask: Ask) -> None:
+    charges: list[object] = []
+
+    async def retrieve(_query: str, _top_k: int, *, charge: object = None) -> Sequence[object]:
+        charges.append(charge)
+        return []
+
+    assert isinstance(await handler(rag_source(retrieve=retrieve))(ask()), Offered)
+    assert charges == [None]
+
+
 @pytest.mark.rule("D.K.8", "D.K.9")
 @pytest.mark.parametrize("as_mapping", [False, True])
 async def test_chunks_of_a_retrieve_function_are_named_by_their_index(ask: Ask, *, as_mapping: bool) -> None:

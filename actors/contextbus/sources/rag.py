@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -62,21 +63,20 @@ class FolderSource:
         self._fresh_seconds = fresh_seconds
         self._progress = progress
         self._due = 0.0
-        self._refreshing: anyio.Lock | None = None
+        self._task: asyncio.Task[Refreshed] | None = None
         check_source(self)
 
     async def refresh(self) -> Refreshed:
-        """Bring the index up to date.
+        """Bring the index up to date; who asks while that goes on waits for the same work.
 
         Raises:
             NotADirectoryError: the folder does not exist.
         """
-        begun = time.monotonic()
-        done = await anyio.to_thread.run_sync(self._index.refresh, self._progress, abandon_on_cancel=True)
-        ended = time.monotonic()
-        # Looking at a very large folder must not become most of the work.
-        self._due = ended + max(self._fresh_seconds, _REST_FACTOR * (ended - begun))
-        return done
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._refresh())
+            self._task.add_done_callback(_see)
+        # A query that is given up must not stop what others wait for, nor have it begun once more beside it.
+        return await asyncio.shield(self._task)
 
     async def query(self, query: Query) -> Answer:
         """The best chunks for the query's text, best first."""
@@ -92,16 +92,27 @@ class FolderSource:
 
     async def aclose(self) -> None:
         """Close the index."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
         await anyio.to_thread.run_sync(self._index.close)
 
     async def _freshen(self) -> None:
-        if time.monotonic() < self._due:
-            return
-        if self._refreshing is None:
-            self._refreshing = anyio.Lock()
-        async with self._refreshing:
-            if time.monotonic() >= self._due:
-                await self.refresh()
+        if time.monotonic() >= self._due:
+            await self.refresh()
+
+    async def _refresh(self) -> Refreshed:
+        begun = time.monotonic()
+        done = await anyio.to_thread.run_sync(self._index.refresh, self._progress)
+        ended = time.monotonic()
+        # Looking at a very large folder must not become most of the work.
+        self._due = ended + max(self._fresh_seconds, _REST_FACTOR * (ended - begun))
+        return done
+
+
+def _see(task: asyncio.Task[Refreshed]) -> None:
+    """Look at the outcome, so that a failure that nobody waits for any more is no complaint of the event loop."""
+    if not task.cancelled():
+        task.exception()
 
 
 class RetrieveSource:
