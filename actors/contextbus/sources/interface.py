@@ -109,7 +109,7 @@ class FunctionSource:
             # Threads of its own, so that functions which do not end take up those and no others: later queries wait
             # for one within their deadline, and a query that is given up leaves its thread behind.
             context = contextvars.copy_context()
-            found = await asyncio.wrap_future(self._executor.submit(lambda: context.run(self._function, query)))
+            found = await asyncio.wrap_future(self._executor.submit(context.run, self, query))
         return await found if inspect.isawaitable(found) else found
 
 
