@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -264,6 +265,61 @@ async def test_a_lost_acknowledgement_has_no_second_effect(tenant: str) -> None:
     found = await journal.sequences(subjects.erasures(tenant))
     assert isinstance(found, tuple)
     assert len(found) == 1
+
+
+class Overtaken(MemoryJournal):
+    """A journal that lets something happen before the next memory record is appended."""
+
+    before: Callable[[], Awaitable[object]] | None = None
+
+    def append(
+        self, subject: str, data: bytes, *, expected: int, message_id: str, command: str
+    ) -> Awaitable[Appended | Refused | Unanswered]:
+        """Append, after what is to happen before."""
+
+        async def late(before: Callable[[], Awaitable[object]]) -> Appended | Refused | Unanswered:
+            await before()
+            return await super(Overtaken, self).append(
+                subject, data, expected=expected, message_id=message_id, command=command
+            )
+
+        before = self.before
+        if before is not None and subject.startswith("ctx.memory."):
+            self.before = None
+            return late(before)
+        return super().append(subject, data, expected=expected, message_id=message_id, command=command)
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_text_that_is_forgotten_while_it_is_learned_again_is_taken_back(tenant: str) -> None:
+    journal = Overtaken()
+    store, other = make(journal, tenant), make(journal, tenant)
+    stored = await remember(other, "green tea")
+    journal.before = lambda: other.forget(stored.record.record_id, scope=ADA, message_id="f")
+    with pytest.raises(ForbiddenError):
+        await remember(store, "green tea", BOB, id_="again")
+    assert await journal.subjects(subjects.memories(tenant, "memory")) == ()
+    assert await find(store, "tea", BOB) == []
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_revision_that_comes_while_its_record_is_forgotten_is_erased_too(journal: Journal, tenant: str) -> None:
+    store, other = make(journal, tenant), make(journal, tenant)
+    for round_ in range(5):
+        stored = await remember(store, f"tea {round_}")
+        record_id = stored.record.record_id
+
+        async def change(target: str, number: int) -> None:
+            with contextlib.suppress(NotFoundError, ForbiddenError):
+                await remember(other, f"more tea {target} {number}", record=target)
+
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(change, record_id, number)
+            group.start_soon(lambda target: store.forget(target, scope=ADA, message_id=target), record_id)
+        assert await journal.sequences(subjects.memory(tenant, "memory", record_id)) == ()
+        assert await find(store, "tea") == []
+        assert await find(other, "tea") == []
 
 
 class Dead(MemoryJournal):
