@@ -13,7 +13,7 @@ import pytest
 from contextbus.runtime import embedded
 from tests.chaos.fleet import ROOT, environment, fleet
 
-VARIATIONS = (
+VARIATIONS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("memory", "0", "0", {}),
     ("memory", "1", "86400000", {"CHAOS_DELAY_NOTES": "0.2", "CHAOS_DELAY_MANUAL": "0.1"}),
     ("local", "2", "-1000000", {"CHAOS_DELAY_TICKETS": "0.2", "CHAOS_DELAY_CHATS": "0.1"}),
