@@ -15,6 +15,8 @@ Part = Literal["run", "working-memory"]
 PARTS: tuple[Part, ...] = ("run", "working-memory")
 
 LONGEST_NAME = 128
+LONGEST_ADDRESS = 1024
+"""Characters of a reply address: a server closes the connection on a line of more than 4,096 bytes."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -37,17 +39,27 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(token: str) -> str:
-    """Give back the name of a token."""
+    """Give back the name of a token.
+
+    Raises:
+        InvalidTypeError: no name has this token.
+    """
     out = bytearray()
     i = 0
-    while i < len(token):
-        if token[i] == "=":
-            out += bytes.fromhex(token[i + 1 : i + 3])
-            i += 3
-        else:
-            out += token[i].encode()
-            i += 1
-    return out.decode()
+    try:
+        while i < len(token):
+            if token[i] == "=":
+                out += bytes.fromhex(token[i + 1 : i + 3])
+                i += 3
+            else:
+                out += token[i].encode()
+                i += 1
+        name = out.decode()
+    except ValueError:
+        raise InvalidTypeError("not the token of a name") from None
+    if not name or encode_name(name) != token:
+        raise InvalidTypeError("not the token of a name")
+    return name
 
 
 def command(actor: ActorName, tenant: str) -> str:
@@ -75,7 +87,10 @@ def is_reply_address(subject: str, tenant: str) -> bool:
     prefix = f"ctx.inbox.{encode_name(tenant)}."
     rest = subject.removeprefix(prefix)
     return (
-        subject.startswith(prefix) and rest != "" and not any(c in rest for c in "*> \t\r\n") and all(rest.split("."))
+        subject.startswith(prefix)
+        and len(subject) <= LONGEST_ADDRESS
+        and all("!" <= c <= "~" and c not in "*>" for c in rest)
+        and all(rest.split("."))
     )
 
 
