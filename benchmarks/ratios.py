@@ -80,10 +80,12 @@ def show(report: Report, *, as_json: bool) -> None:
     """Print a report, as a table or as JSON."""
     console = Console(soft_wrap=as_json, highlight=False)
     if as_json:
-        met = [{**msgspec.to_builtins(r), "met": r.met} for r in report.ratios]
-        console.out(msgspec.json.encode({**msgspec.to_builtins(report), "ratios": met}).decode())
+        judged = [{**msgspec.to_builtins(r), "met": r.met} for r in report.ratios]
+        console.out(msgspec.json.encode({**msgspec.to_builtins(report), "ratios": judged}).decode())
         return
-    table = Table(title=f"{report.benchmark}: {report.cores} cores, {report.loop}, {report.rounds} rounds, ours / yardstick")
+    table = Table(
+        title=f"{report.benchmark}: {report.cores} cores, {report.loop}, {report.rounds} rounds, ours / yardstick"
+    )
     for heading in ("where", "what", "setting", "measure", "ratio", "lowest-highest", "goal", "met"):
         table.add_column(heading)
     for r in report.ratios:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 import contextbus.client as contextbus
-from benchmarks.workload import MODEL, STEPS_OF_A_RUN, StepKind, begin_run, make_sources, take_step
+from benchmarks.workload import STEPS_OF_A_RUN, StepKind, begin_run, make_sources, take_step
 from contextbus.actors.placement import Placement
 from contextbus.actors.selection import Selection
 from contextbus.actors.working_memory import WorkingMemory

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.one_process import Plan, measure_one_process
+from benchmarks.loops import loop_factory
+from benchmarks.measuring import Plan
+from benchmarks.one_process import measure_one_process
 from benchmarks.ratios import Ratio, Report, count_cores, show
 from benchmarks.separate_processes import measure_separate_processes
 
@@ -48,15 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ratios=tuple(ratios),
     )
     show(report, as_json=given.json)
-
-
-def loop_factory(*, uvloop: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: uvloop's, or the default for None."""
-    if not uvloop:
-        return None
-    import uvloop as fast  # noqa: PLC0415  # an extra that need not be installed
-
-    return fast.new_event_loop
 
 
 if __name__ == "__main__":

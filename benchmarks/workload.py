@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -27,10 +28,13 @@ SCOPE: Final = contextbus.Scope(user_id="bench")
 _OF_A_SOURCE: Final = 12
 _CHARACTERS: Final = 320
 _VARIANTS: Final = 16
-_WORDS: Final = (
-    "deploy billing service region rollback image tag canary release branch error budget queue worker latency token "
-    "index cache shard replica quota alert"
-).split()
+_WORDS: Final = tuple(
+    re.findall(
+        r"\w+",
+        "deploy billing service region rollback image tag canary release branch error budget queue worker latency "
+        "token index cache shard replica quota alert",
+    )
+)
 
 
 def _write(seed: int, characters: int) -> str:
