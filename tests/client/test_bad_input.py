@@ -253,7 +253,10 @@ BODIES: list[tuple[str, bytes]] = [
     ("unknown type", b'{"type":"compile-everything","run":"r"}'),
     ("no type", b'{"run":"r"}'),
     ("wrong field type", b'{"type":"compile-step","run":7}'),
-    ("another actor's message", b'{"type":"ask-items","run":"r","tenant":"default","token":"t","replyTo":""}'),
+    (
+        "a source's message",
+        b'{"type":"list-records","run":"r","tenant":"default","replyTo":"","source":"s","messageId":"m","scope":{}}',
+    ),
     ("deep nesting", b"[" * 100_000),
     ("a huge number", b'{"type":"read-working-memory","run":"r","now":' + b"9" * 5000 + b"}"),
 ]
