@@ -7,9 +7,8 @@ import re
 import shlex
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -18,7 +17,7 @@ import anyio.to_thread
 import msgspec
 import typer
 
-import contextbus.client as client
+from contextbus import client
 from contextbus.cli import inputs, options, report
 from contextbus.cli.failures import UsageFault
 from contextbus.cli.loading import load_sources
@@ -37,14 +36,14 @@ HEURISTICS: Final = ("classes", "characters")
 STEP_SECONDS: Final = 30.0
 
 
-class Target(str, enum.Enum):
+class Target(enum.StrEnum):
     """Whose API the payload is for."""
 
     anthropic = "anthropic"
     openai = "openai"
 
 
-class Actors(str, enum.Enum):
+class Actors(enum.StrEnum):
     """Where the actors run."""
 
     local = "local"
@@ -123,8 +122,10 @@ def compile_file(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where the payload goes: payload.json by default, - to print it; a "
-            "folder with --all.",
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where the payload goes: payload.json by default, - to print it; a folder with --all.",
         ),
     ] = None,
     run_id: Annotated[
@@ -145,7 +146,9 @@ def compile_file(
     estimator: Annotated[
         str, typer.Option(metavar="NAME", help=f"What counts tokens: {', '.join((*HEURISTICS, *TOKENIZER_NAMES))}.")
     ] = "classes",
-    actors: Annotated[Actors, typer.Option(help="Run the actors here, or ask those of `contextbus up`.")] = Actors.local,
+    actors: Annotated[
+        Actors, typer.Option(help="Run the actors here, or ask those of `contextbus up`.")
+    ] = Actors.local,
     data: options.Data = options.DEFAULT_DATA,
     nats: options.Nats = None,
     tenant: options.Tenant = "default",
@@ -159,10 +162,12 @@ def compile_file(
     """
 
     async def work() -> None:
-        conversations, provider = await anyio.to_thread.run_sync(inputs.read_conversation_file, file)
-        chosen = conversations if every else (inputs.choose_conversation(file, conversations, conversation),)
         if every and conversation is not None:
             raise UsageFault("--all compiles every conversation; leave out --conversation")
+        if str(output) == "-" and (as_json or every):
+            raise UsageFault("--output - prints one payload; leave out --json and --all, or name a file")
+        conversations, provider = await anyio.to_thread.run_sync(inputs.read_conversation_file, file)
+        chosen = conversations if every else (inputs.choose_conversation(file, conversations, conversation),)
         called = _choose_model(target, model, context_window, max_output_tokens, Target(provider))
         settings = Settings(
             place=options.find_place(data, nats, tenant, replicas),
@@ -197,9 +202,9 @@ async def _compile_one(
         sys.stdout.write(compiled.payload.decode() + "\n")
     else:
         _write(output, compiled.payload)
-    if as_json and not to_stdout:
+    if as_json:
         print_json(_as_fields(compiled, settings, str(output)))
-    elif not as_json:
+    else:
         step, where = compiled.step, _where(settings.place)
         shown = "standard output" if to_stdout else str(output)
         report.show_step(
@@ -221,7 +226,7 @@ async def _compile_all(
     conversations: Sequence[Conversation], settings: Settings, prefix: str | None, output: Path | None, *, as_json: bool
 ) -> None:
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
+        await anyio.to_thread.run_sync(_make_folder, output)
     prefix = prefix or _new_run()
     done = 0
     async with _open(settings) as (bus, sources):
@@ -397,6 +402,13 @@ def _write(path: Path, payload: bytes) -> None:
         path.write_bytes(payload + b"\n")
     except OSError as exc:
         raise UsageFault(f"{path} cannot be written: {exc.strerror}; name another file with --output") from None
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageFault(f"{path} cannot be made: {exc.strerror}; name a folder with --output") from None
 
 
 def _where(place: options.Place) -> str:

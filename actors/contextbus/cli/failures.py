@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from rich.text import Text
@@ -64,8 +64,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 def describe(error: BaseException) -> Failure:
     """The sentence and the exit code of an exception."""
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return describe(group.exceptions[0])
     match error:
         case UsageFault():
             return Failure("usage", str(error), USAGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -14,7 +14,7 @@ from contextbus.cli.failures import UsageFault
 from contextbus.core.scope import SCOPE_FIELDS
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.values import SOURCE_KINDS, Scope, SourceKind, SourceSpec
+from contextbus_protocol.values import SOURCE_KINDS, Scope, SourceSpec
 
 DEFAULT_DATA: Final = Path(".contextbus")
 DEFAULT_SCOPE: Final = Scope(user_id="local")
@@ -141,5 +141,5 @@ def parse_sources(given: list[str] | None) -> tuple[SourceSpec, ...]:
         kind = word or subjects.default_kind(name)
         if not name or kind not in SOURCE_KINDS:
             raise UsageFault(f"--source {text!r}: write ID:KIND with a kind of {', '.join(SOURCE_KINDS)}")
-        specs.append(SourceSpec(name, cast("SourceKind", kind)))
+        specs.append(SourceSpec(name, kind))
     return tuple(specs)

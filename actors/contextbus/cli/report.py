@@ -8,8 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from contextbus.client import CompiledStep, make_estimator
 from contextbus.cli.options import show_scope
+from contextbus.client import CompiledStep, make_estimator
 from contextbus_protocol.package import ContextManifest
 from contextbus_protocol.values import EstimatorSpec, Scope
 
@@ -42,7 +42,13 @@ def tokens_by_kind(manifest: ContextManifest) -> dict[str, int]:
 
 
 def show_step(
-    console: Console, step: CompiledStep, *, scope: Scope, estimator: EstimatorSpec, payload: str, notes: tuple[str, ...]
+    console: Console,
+    step: CompiledStep,
+    *,
+    scope: Scope,
+    estimator: EstimatorSpec,
+    payload: str,
+    notes: tuple[str, ...],
 ) -> None:
     """Print a step."""
     manifest = step.manifest
