@@ -17,7 +17,7 @@ TESTS: Final = Path(__file__).parent
 PAGE: Final = TESTS.parent / "docs" / "rules.md"
 
 # One paragraph for each section: its letter and title, then the names of its rules from 1 on.
-_PAGE: Final = """
+_PAGE: Final[str] = """
 A Scope and purity:
 four kinds, one budget; nothing set, nothing added; blocks and manifest; working memory included; versions are
 1; pure and deterministic compile; input untouched; tools only counted; query as it is; nothing else imported
