@@ -112,7 +112,8 @@ async def _missing(client: Client, wanted: Counter[str]) -> Counter[str]:
     found: Counter[str] = Counter()
 
     async def note(message: Msg) -> None:
-        found[json.loads(message.data)["name"]] += 1
+        if message.data:  # nobody there yet is an answer without a body
+            found[json.loads(message.data)["name"]] += 1
 
     subscription = await client.subscribe(inbox, cb=note)
     await client.publish("$SRV.PING", reply=inbox)

@@ -46,7 +46,7 @@ async def wait_for(folder: Path, pattern: str, seconds: float = 20.0) -> float:
     """Wait until a file of a pattern is there; gives how long it took."""
     begun = time.monotonic()
     with anyio.fail_after(seconds):
-        while not list(folder.glob(pattern)):
+        while not [p async for p in anyio.Path(folder).glob(pattern)]:
             await anyio.sleep(0.01)
     return time.monotonic() - begun
 
@@ -88,7 +88,8 @@ async def test_a_worker_killed_with_a_query_costs_neither_step_nor_candidates(tm
             async with contextbus.open(folder=tmp_path / "data", actors="remote") as bus:
                 # the only worker of its source takes the query and dies: the step goes on without
                 manifest = await step_while_killing(bus, ships, seen, "alone")
-                assert failed(manifest) == {"manual": "timeout"}
+                # at half the time it is asked again, and the server says that nobody is there
+                assert failed(manifest) == {"manual": "absent"}
                 assert manifest.fallback == "source-failed"
                 assert {e.source for e in manifest.entries} == set(IDS) - {"manual"}
 
@@ -103,9 +104,7 @@ async def test_a_worker_killed_with_a_query_costs_neither_step_nor_candidates(tm
                 assert "manual" in {e.source for e in manifest.entries}
 
 
-async def step_while_killing(
-    bus: contextbus.ContextBus, ships: Fleet, seen: Path, name: str
-) -> ContextManifest:
+async def step_while_killing(bus: contextbus.ContextBus, ships: Fleet, seen: Path, name: str) -> ContextManifest:
     """A step during which the hanging worker is killed as soon as it has the query."""
 
     async def kill() -> None:
@@ -118,9 +117,7 @@ async def step_while_killing(
     raise AssertionError
 
 
-async def until_the_hanging_one_was_asked(
-    bus: contextbus.ContextBus, ships: Fleet, seen: Path
-) -> ContextManifest:
+async def until_the_hanging_one_was_asked(bus: contextbus.ContextBus, ships: Fleet, seen: Path) -> ContextManifest:
     """Steps until one was given to the hanging worker first, which is then killed."""
     await ships.wait_ready("manual", "manual")
     for number in range(60):
@@ -132,10 +129,10 @@ async def until_the_hanging_one_was_asked(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_step)
             while not manifests:
-                if list(seen.glob("manual.*")):
+                if [p async for p in anyio.Path(seen).glob("manual.*")]:
                     await anyio.to_thread.run_sync(ships.kill, "hanging")
                     break
                 await anyio.sleep(0.005)
-        if list(seen.glob("manual.*")):
+        if [p async for p in anyio.Path(seen).glob("manual.*")]:
             return manifests[0]
     raise AssertionError("the hanging worker was never asked")
