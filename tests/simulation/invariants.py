@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from contextbus.actors.flight import SelectionState
+from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import PlacementState
-from contextbus.actors.working_memory import WorkingMemoryActorState
 from contextbus.replay.run_log import RunLog, read_commits, replay_memory, replay_run
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects

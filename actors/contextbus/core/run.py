@@ -5,6 +5,7 @@ Selection keeps it, replay rebuilds it, and both use these functions only.  It h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -148,6 +149,18 @@ def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> 
         recent=recent[-REMEMBERED_COMMANDS:],
         forgotten_commands=state.forgotten_commands or len(recent) > REMEMBERED_COMMANDS,
     )
+
+
+def fold_commits(state: RunState, commits: Iterable[tuple[int, str, Commit]]) -> RunState:
+    """The state after further commits, each (sequence, digest of its bytes, commit); known ones change nothing.
+
+    Raises:
+        ChainBrokenError: a commit is missing or was changed.
+    """
+    for sequence, digest, commit in commits:
+        if sequence > state.sequence:
+            state = fold_commit(state, sequence, digest, commit)
+    return state
 
 
 def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, digest: str, command: str) -> RunState:
