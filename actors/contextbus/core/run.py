@@ -83,7 +83,8 @@ class RunState(msgspec.Struct, frozen=True):
     """A run as of a commit.
 
     ``broken_prefix`` is set once the history that the last request began with was rewritten (D.F.22).
-    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).
+    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).  ``memory_sequence`` is the
+    newest state of the working memory that a step was of: no later step is of an older one.
     """
 
     run: str
@@ -102,6 +103,7 @@ class RunState(msgspec.Struct, frozen=True):
     last_active_task: str | None = None
     refused_task: tuple[str | None, ...] = ()
     refresh_requested: bool = False
+    memory_sequence: int = 0
     inputs: str | None = None
     recent: tuple[CommandFact, ...] = ()
     forgotten_commands: bool = False
@@ -257,6 +259,9 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
             entries=entries,
         ),
         broken_prefix=None,
+        memory_sequence=max(
+            state.memory_sequence, 0 if event.working_memory is None else event.working_memory.sequence
+        ),
         passes=event.pass_,
         last_refresh_step=event.step if retrieved else state.last_refresh_step,
         last_active_task=event.active_task_id if retrieved else state.last_active_task,
