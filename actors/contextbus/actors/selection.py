@@ -260,6 +260,8 @@ class Selection:
         same = last.status == "open" and last.chain == command.history.chain == fold.history.chain
         asked = command.refresh or fold.refresh_requested
         if same and not asked and flight.conflicts == 0:
+            if fold.scope is not None:
+                narrow(fold.scope, command.options.scope)  # a stored package is not for another scope (D.K.3)
             return CommandFact(
                 command=command.command,
                 command_digest="",
