@@ -15,18 +15,22 @@ from contextbus_protocol import blobs, subjects
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.errors import NotFoundError, error_of
-from contextbus_protocol.events import HistoryReplaced, MessagesAppended
+from contextbus_protocol.events import HistoryReplaced, MessagesAppended, StepCompiled
 from contextbus_protocol.package import Package
 
 AT_ONCE: Final = 64
 
 
 class RunContent(msgspec.Struct, frozen=True):
-    """A run with its texts: the fold, the source messages, and the placed blocks with their positions."""
+    """A run with its texts: the fold, the source messages, and the placed blocks with their positions.
+
+    ``own`` are the digests of all blocks that were ever sent, tails included (D.G.33).
+    """
 
     state: RunState
     messages: tuple[ChatMessage, ...] = ()
     blocks: tuple[tuple[int, ChatMessage], ...] = ()
+    own: frozenset[str] = frozenset()
 
 
 async def read_part(
@@ -107,4 +111,5 @@ async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) 
             raise NotFoundError(f"a package of run {run!r} is no longer stored; start a new run")
         package = decode_json(bytes(blobs.decode_output(data).package), Package)
         placed += ((block.position, m) for b in package.blocks if b.placement == "append" for m in b.messages)
-    return RunContent(state, tuple(messages), tuple(placed))
+    own = frozenset(block.digest for e in events if isinstance(e, StepCompiled) for block in e.blocks)
+    return RunContent(state, tuple(messages), tuple(placed), own)
