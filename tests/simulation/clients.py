@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from contextbus.actors import client as retry
+from contextbus.client.run import CommandHead
 from contextbus.core.handle import RunHandle
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult, assistant, user
@@ -42,8 +42,8 @@ from contextbus_protocol.working_memory import (
 from tests.simulation.sources import SOURCES
 from tests.simulation.world import TENANT, World
 
-SECONDS: Final = 3.0
-"""The time that a command may take, in simulated seconds."""
+SECONDS: Final = (0.3, 1.0, 3.0)
+"""The times that a client may give its commands, in simulated seconds: short ones make attempts overlap."""
 
 MODEL = Model("anthropic", "claude-opus-4-6", 20_000, 2_000)
 
@@ -74,6 +74,7 @@ class Client:
         self.errors: dict[str, int] = {}
         self.compiled: StepCompiled | None = None
         self._random = random.Random(f"{world.random.random()}/{name}")
+        self._seconds = self._random.choice(SECONDS)
         self._asking: retry.Asking | None = None
         self._serial = 0
         self._wake = 0
@@ -112,18 +113,18 @@ class Client:
             self.left -= 1
             self._ask(self._step(), "selection")
 
-    def _head(self) -> dict[str, object]:
-        return {
-            "run": self.run,
-            "tenant": TENANT,
-            "command": f"{self.run}/{self.name}/{self._serial}",
-            "attempt": 1,
-            "reply_to": self.world.inbox(self.name),
-            "seconds_left": SECONDS,
-            "now": 1_700_000_000_000 + int(self.world.now * 1000),
-            "seen": self.handle.seen,
-            "seen_memory": self.handle.seen_memory,
-        }
+    def _head(self) -> CommandHead:
+        return CommandHead(
+            run=self.run,
+            tenant=TENANT,
+            command=f"{self.run}/{self.name}/{self._serial}",
+            attempt=1,
+            reply_to=self.world.inbox(self.name),
+            seconds_left=self._seconds,
+            now=1_700_000_000_000 + int(self.world.now * 1000),
+            seen=self.handle.seen,
+            seen_memory=self.handle.seen_memory,
+        )
 
     def _scope(self) -> Scope:
         return Scope(user_id="ada")
@@ -200,7 +201,7 @@ class Client:
         )
         operation = self._random.choice(choices)
         patch = WorkingMemoryPatch(
-            operation_id=str(head["command"]),
+            operation_id=head["command"],
             expected_revision=len(self.patched),
             writer="host",
             operations=(operation,),
@@ -295,6 +296,3 @@ def read_messages(world: World, run: str) -> tuple[list[ChatMessage], int]:
             elif isinstance(event, MessagesAppended):
                 messages.extend(blobs.decode_input(world.server.blobs[run, event.inputs]).messages)
     return messages, last
-
-
-Finished = Callable[[], None]

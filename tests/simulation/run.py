@@ -49,7 +49,7 @@ def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Res
     ]
     for client in clients:
         client.start()
-    for _ in range(chance.randrange(3)):
+    for _ in range(chance.randrange(faults.outages + 1)):
         world.at(chance.random() * 0.5, lambda: world.take_server_down(chance.random() * 3))
     world.run()
     logged = check_world(world, clients)

@@ -41,7 +41,7 @@ SILENCE = 2.0
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """How often things go wrong, as probabilities for each message or event."""
+    """How often things go wrong, as probabilities for each message or event; ``outages`` is the most of the server."""
 
     drop: float = 0.02
     repeat: float = 0.02
@@ -51,10 +51,11 @@ class Faults(msgspec.Struct, frozen=True):
     kill: float = 0.004
     stale: float = 0.05
     source: float = 0.15
+    outages: int = 2
     replicated: bool = False
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 AnyRule = Rule[Any]

@@ -33,7 +33,7 @@ from contextbus_protocol.messages import (
     ReportStep,
     RequestRefresh,
 )
-from contextbus_protocol.values import Scope
+from contextbus_protocol.values import EstimatorSpec, Scope
 
 Tokenizers = Mapping[str, Callable[[str], int]]
 
@@ -83,12 +83,25 @@ def record_of(
     )
 
 
+def estimator_of(fold: RunState, given: EstimatorSpec, tokenizers: Tokenizers) -> Estimator:
+    """The counter that a command names: the one the run was started with, which none may change (D.M.1).
+
+    Raises:
+        InvalidRequestError: the command names another one, or one that is not at hand.
+    """
+    pinned = fold.estimator
+    if pinned is not None and (pinned.kind, pinned.name, pinned.version) != (given.kind, given.name, given.version):
+        raise InvalidRequestError(
+            f"this run counts with {pinned.kind} {pinned.name!r}; it cannot change to {given.name!r}"
+        )
+    return make_estimator(given, tokenizers)
+
+
 def plan_record(
     fold: RunState,
     flight: Flight,
     tenant: str,
     inbox: str,
-    estimator_of: Callable[[RunState, CompileStep | AppendMessages], Estimator],
     tokenizers: Tokenizers,
 ) -> Record | Recorded:
     """What a command without rendering comes to: a commit, or the answer that nothing is new.
@@ -105,7 +118,7 @@ def plan_record(
     match command:
         case AppendMessages():
             scope = command.scope if fold.scope is None else narrow(fold.scope, command.scope)
-            estimator = estimator_of(fold, command)
+            estimator = estimator_of(fold, command.estimator, tokenizers)
             history = _take(fold, command.history, scope, estimator)
         case ReportStep():
             _check_report(fold, command)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from contextbus.actors import gather, recorded
+from contextbus.actors import gather, recorded, settle
 from contextbus.actors.effects import Cancel, Effects, Fetch, Load, Scatter, Send, Timer
 from contextbus.actors.flight import (
     Flight,
@@ -20,24 +20,18 @@ from contextbus.actors.flight import (
     SelectionState,
     digest_command,
 )
-from contextbus.core.estimate import Estimator, make_estimator
-from contextbus.core.run import ChainBrokenError, CommandFact, RunState, find_command, fold_commit
-from contextbus.core.scope import narrow
-from contextbus.core.step import decide_step, plan_step, take_messages
-from contextbus_protocol import blobs, subjects
+from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commit
+from contextbus_protocol import subjects
 from contextbus_protocol.errors import (
     BusyError,
-    CommandMismatchError,
     ConflictError,
     ContextBudgetExceededError,
     ContextBusError,
     DeadlineExceededError,
-    InvalidRequestError,
     SourceFailedError,
-    StaleStepError,
     error_of,
 )
-from contextbus_protocol.events import StepFailed, WorkingMemoryUsed
+from contextbus_protocol.events import StepFailed
 from contextbus_protocol.messages import (
     AnyMessage,
     AppendMessages,
@@ -53,13 +47,10 @@ from contextbus_protocol.messages import (
     ItemsOffered,
     Loaded,
     Offered,
-    Place,
     Recorded,
     ReportStep,
     RequestRefresh,
-    StepCompiled,
     Unstored,
-    WorkingMemoryInput,
 )
 from contextbus_protocol.subjects import ActorName
 
@@ -227,7 +218,7 @@ class Selection:
         if flight.loading or flight.phase != "open":
             return state, effects
         try:
-            found = self._look_up(state.fold, flight)
+            found = settle.look_up(state.fold, flight)
             if found is not None:
                 return self._answer_stored(state, flight, found, effects)
             match flight.command:
@@ -240,83 +231,15 @@ class Selection:
         except ContextBusError as exc:
             return self._fail(state, flight, exc, effects)
 
-    def _look_up(self, fold: RunState, flight: Flight) -> CommandFact | None:
-        """The command, if the log holds it; also a step that is reopened (D.R.7)."""
-        command = flight.command
-        found = find_command(fold, command.command)
-        if found is not None:
-            if found.command_digest != digest_command(command):
-                raise CommandMismatchError(
-                    f"command id {command.command!r} was used for another command; take a new id"
-                )
-            return found
-        last = fold.last
-        if not isinstance(command, CompileStep) or last is None:
-            return None
-        if command.step is not None and command.step < last.step:
-            raise StaleStepError(f"the run is at step {last.step}; step {command.step} is over")
-        if command.step not in {None, last.step}:
-            return None
-        same = last.status == "open" and last.chain == command.history.chain == fold.history.chain
-        asked = command.refresh or fold.refresh_requested
-        if same and not asked and flight.conflicts == 0:
-            return CommandFact(
-                command=command.command,
-                command_digest="",
-                sequence=last.sequence,
-                digest=last.digest,
-                step=last.step,
-                package=last.package,
-                count=last.count,
-                chain=last.chain,
-            )
-        if command.step == last.step and (flight.conflicts > 0 or last.status != "open"):
-            raise StaleStepError(f"the run already has step {last.step}; the next is {last.step + 1}")
-        return None
-
-    def _estimator(self, state: RunState, command: CompileStep | AppendMessages) -> Estimator:
-        given = command.options.estimator if isinstance(command, CompileStep) else command.estimator
-        pinned = state.estimator
-        if pinned is not None and (pinned.kind, pinned.name, pinned.version) != (
-            given.kind,
-            given.name,
-            given.version,
-        ):
-            raise InvalidRequestError(
-                f"this run counts with {pinned.kind} {pinned.name!r}; it cannot change to {given.name!r}"
-            )
-        return make_estimator(given, self._tokenizers)
-
     def _prepare(self, state: SelectionState, flight: Flight, command: CompileStep, effects: Effects) -> Step:
         """Settle the step at the present fold; then gather, or go on with the offers at hand."""
         gather.check_sources(command.options)
-        flight = self._settle(state.fold, flight, command)
+        flight = settle.settle_step(state.fold, flight, command, self._tokenizers)
         prepared = flight.prepared
         assert prepared is not None
         if prepared.plan.refresh.retrieve and not flight.gathered:
             return self._gather(state, flight, command, prepared, effects)
         return self._place(state, flight, effects)
-
-    def _settle(self, fold: RunState, flight: Flight, command: CompileStep) -> Flight:
-        if flight.prepared is not None and flight.prepared.sequence == fold.sequence:
-            return flight
-        estimator = self._estimator(fold, command)
-        options = command.options
-        scope = options.scope if fold.scope is None else narrow(fold.scope, options.scope)
-        after, history = take_messages(fold, command.history, scope, estimator)
-        step = command.step
-        if step is None:
-            step = 0 if fold.last is None else fold.last.step + 1
-        plan = plan_step(
-            after,
-            step=step,
-            options=options,
-            host_request=command.refresh,
-            user_text=command.user_text,
-            snapshot=None if flight.items is None else flight.items.snapshot,
-            estimator=estimator,
-        )
-        return replace(flight, prepared=Prepared(fold.sequence, after, history, plan, scope))
 
     def _gather(
         self,
@@ -327,7 +250,7 @@ class Selection:
         effects: Effects,
     ) -> Step:
         flight = replace(flight, phase="gather")
-        estimator = self._estimator(state.fold, command)
+        estimator = recorded.estimator_of(state.fold, command.options.estimator, self._tokenizers)
         queries = gather.first_queries(flight, command, prepared, self._tenant, self._inbox, estimator)
         share = command.seconds_left * GATHER_SHARE
         effects += (
@@ -362,54 +285,26 @@ class Selection:
                 Cancel(run, gather.end_token(flight)),
             )
         try:
-            found = self._look_up(state.fold, flight)
+            found = settle.look_up(state.fold, flight)
             if found is not None:
                 return self._answer_stored(state, flight, found, effects)
-            flight = self._settle(state.fold, flight, command)
+            flight = settle.settle_step(state.fold, flight, command, self._tokenizers)
             prepared = flight.prepared
             assert prepared is not None
             results = gather.in_order(flight, command.options) if asked else ()
             gather.check_required(results)
-            items = flight.items
-            snapshot = None if items is None else items.snapshot
-            decision = decide_step(
-                prepared.after,
-                prepared.plan,
-                options=command.options,
-                results=results,
-                snapshot=snapshot,
-                estimator=self._estimator(state.fold, command),
-            )
+            place = settle.place_of(state.fold, flight, results, self._tenant, self._inbox, self._tokenizers)
         except (ContextBudgetExceededError, SourceFailedError) as exc:
             return self._record_failure(state, flight, exc, effects)
         except ContextBusError as exc:
             return self._fail(state, flight, exc, effects)
-        used = None
-        if items is not None and snapshot is not None:
-            used = WorkingMemoryInput(
-                WorkingMemoryUsed(items.sequence, snapshot.revision, items.digest),
-                replace(snapshot, operation_ids=()),
-            )
-        place = Place(
-            run=run,
-            head=recorded.head_of(state.fold, flight, self._tenant, self._inbox),
-            history=prepared.history,
-            options=command.options,
-            decision=decision,
-            results=results,
-            query=prepared.plan.query if prepared.plan.refresh.retrieve else "",
-            user_text=command.user_text,
-            active_task_id=prepared.plan.active_task_id,
-            host_request=command.refresh,
-            working_memory=used,
-        )
         flight = replace(flight, phase="commit")
         send = Send(subjects.command("placement", self._tenant), place)
         return replace(state, flight=flight), (*effects, send)
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
         """Have events committed that need no rendering."""
-        outcome = recorded.plan_record(state.fold, flight, self._tenant, self._inbox, self._estimator, self._tokenizers)
+        outcome = recorded.plan_record(state.fold, flight, self._tenant, self._inbox, self._tokenizers)
         if isinstance(outcome, Recorded):
             answer = Send(flight.command.reply_to, outcome, flight.command.reply_as)
             return self._end(state, (*effects, answer))
@@ -456,14 +351,7 @@ class Selection:
     def _answer_stored(self, state: SelectionState, flight: Flight, found: CommandFact, effects: Effects) -> Step:
         command = flight.command
         if found.package is None:
-            answer = Recorded(
-                run=command.run,
-                command=command.command,
-                sequence=found.sequence,
-                commit=found.digest,
-                count=found.count,
-                chain=found.chain,
-            )
+            answer = settle.stored_record(command, found)
             return self._end(state, (*effects, Send(command.reply_to, answer, command.reply_as)))
         flight = replace(flight, phase="stored", stored=found)
         fetch = Fetch(command.run, (found.package,), flight.token)
@@ -478,21 +366,9 @@ class Selection:
             code = message.code or "not_found"
             return self._fail(state, flight, error_of(code, "the step's stored package is not at hand"))
         try:
-            output = blobs.decode_output(data)
+            answer = settle.stored_step(command, found, data)
         except ContextBusError as exc:
             return self._fail(state, flight, exc)
-        answer = StepCompiled(
-            run=command.run,
-            command=command.command,
-            step=found.step or 0,
-            sequence=found.sequence,
-            commit=found.digest,
-            count=found.count,
-            chain=found.chain,
-            reference=found.package,
-            package=bytes(output.package).decode(),
-            stored=True,
-        )
         return self._end(state, (Send(command.reply_to, answer, command.reply_as),))
 
     def _fail(self, state: SelectionState, flight: Flight, error: ContextBusError, effects: Effects = ()) -> Step:

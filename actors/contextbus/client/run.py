@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, TypeVar
+from typing import Final, Literal, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from contextbus.core.estimate import Estimator, estimate_overhead, make_estimato
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
 from contextbus.core.targets.tools import tools_text
+from contextbus.runtime.drive import JournalDriver
+from contextbus.runtime.host import Host
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.digests import digest_text
@@ -55,9 +57,6 @@ from contextbus_protocol.working_memory import (
     Writer,
 )
 
-if TYPE_CHECKING:
-    from contextbus.client.context_bus import ContextBus
-
 DEFAULT_SECONDS: Final = 10.0
 """How long an attempt of a command may take, in seconds."""
 
@@ -65,6 +64,19 @@ RACES: Final = 5
 """How often a command is decided again after another client changed the history."""
 
 A = TypeVar("A", bound=AnyMessage)
+
+
+class OpenBus(Protocol):
+    """What a run needs of the bus that it was made by."""
+
+    tenant: str
+    host: Host
+    driver: JournalDriver
+    tokenizers: dict[str, Callable[[str], int]]
+
+    def failure_of(self, run: str, source: str | None) -> BaseException | None:
+        """What a source of this process raised last for a run."""
+        ...
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +99,7 @@ class Run:
 
     def __init__(
         self,
-        bus: ContextBus,
+        bus: OpenBus,
         run: str,
         *,
         scope: Scope,

@@ -15,7 +15,9 @@ from contextbus_protocol.values import SOURCE_KINDS, SourceSpec
 
 CONCURRENCY = 64
 
-SourceHandler = Callable[[Query], Awaitable[Offered | Failed]]
+SourceHandler = Callable[[Query], Awaitable[object]]
+"""Returns `Offered` or `Failed`; whatever else it returns or raises becomes a failure."""
+
 Answer = Callable[[Offered | Failed], None]
 
 _log = structlog.get_logger(__name__)
