@@ -23,6 +23,7 @@ from contextbus.cli.failures import UsageFault
 from contextbus.cli.loading import load_sources
 from contextbus.cli.output import print_json, show_progress, stderr, stdout, warn
 from contextbus.cli.running import run
+from contextbus.cli.serving import find_actors
 from contextbus.client import CompiledStep, ContextBus, Run
 from contextbus.core.importers import Conversation
 from contextbus.runtime.tokenizers import TOKENIZER_NAMES, load_tokenizers
@@ -33,7 +34,7 @@ from contextbus_protocol.values import EstimatorSpec, Model, Scope, SourceSpec
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 HEURISTICS: Final = ("classes", "characters")
-STEP_SECONDS: Final = 30.0
+STEP_SECONDS: Final = 15.0
 
 
 class Target(enum.StrEnum):
@@ -258,6 +259,8 @@ async def _compile_all(
 async def _open(settings: Settings) -> AsyncGenerator[tuple[ContextBus, tuple[SourceSpec, ...]]]:
     """A bus with the sources of this process, and every source that a run asks."""
     place = settings.place
+    if settings.actors == "remote":
+        await find_actors(place)
     async with AsyncExitStack() as stack:
         own: list[Source] = []
         names = inputs.name_docs(len(settings.docs))

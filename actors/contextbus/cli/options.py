@@ -77,7 +77,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """Where it is, for people: without credentials."""
-        return f"data folder {self.data}" if self.nats is None else hide_credentials(self.nats)
+        return f"data folder {self.data}" if self.nats is None else f"server {hide_credentials(self.nats)}"
 
 
 def find_place(data: Path, nats: str | None, tenant: str, replicas: int = 1) -> Place:
