@@ -80,6 +80,8 @@ def decode_json(data: bytes | str, type_: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(data, type=type_)
+    except UnicodeEncodeError:
+        raise InvalidTypeError(f"not a {type_.__name__}: the text holds a lone surrogate") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidTypeError(f"not a {type_.__name__}: {exc}") from None
 
@@ -104,19 +106,39 @@ def decode_message(data: bytes, content_type: str = MSGPACK) -> AnyMessage:
         InvalidRequestError: the bytes are no message of ours; the text names the place, not the content.
     """
     try:
-        if content_type == JSON:
-            return _json_messages.decode(data)
-        return _msgpack_messages.decode(data)
+        if content_type != JSON:
+            return _msgpack_messages.decode(data)
+        return _portable(_json_messages.decode(data))
+    except OverflowError:
+        raise InvalidRequestError("not a message of this protocol: an integer does not fit 64 bits") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as exc:
         raise InvalidRequestError(f"not a message of this protocol: {exc}") from None
 
 
+def _portable(message: AnyMessage) -> AnyMessage:
+    """The message, if msgpack can say it too: JSON knows integers of any size, and none may reach an actor."""
+    _msgpack.encode(message)
+    return message
+
+
 def encode_commit(commit: Commit) -> bytes:
-    """Bytes of a commit as the log stores them."""
-    events = tuple(msgspec.Raw(e.data.encode()) if isinstance(e, UnknownEvent) else e for e in commit.events)
+    """Bytes of a commit as the log stores them; an unknown event is written as it was read (B74).
+
+    Raises:
+        InvalidTypeError: the commit holds a lone surrogate.
+    """
     fields = {name: getattr(commit, name) for name in _Envelope.__struct_fields__}
-    fields["events"] = tuple(e if isinstance(e, msgspec.Raw) else msgspec.Raw(_json.encode(e)) for e in events)
+    fields["events"] = tuple(msgspec.Raw(_encode_event(event)) for event in commit.events)
     return encode_json(_Envelope(**fields))
+
+
+def _encode_event(event: AnyEvent | UnknownEvent) -> bytes:
+    if not isinstance(event, UnknownEvent):
+        return encode_json(event)
+    try:
+        return event.data.encode()
+    except UnicodeEncodeError:
+        raise InvalidTypeError("not encodable as JSON: an unknown event holds a lone surrogate") from None
 
 
 def decode_commit(data: bytes) -> Commit:
@@ -130,6 +152,8 @@ def decode_commit(data: bytes) -> Commit:
         envelope = _envelopes.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidTypeError(f"damaged commit: {exc}") from None
+    if envelope.version < 0:
+        raise InvalidTypeError("damaged commit: a version is not negative")
     if envelope.version > COMMIT_VERSION:
         raise UnsupportedVersionError(
             f"commit version {envelope.version} is newer than this release reads ({COMMIT_VERSION}); upgrade contextbus"
@@ -140,15 +164,18 @@ def decode_commit(data: bytes) -> Commit:
 
 
 def _decode_event(raw: bytes, version: int) -> AnyEvent | UnknownEvent:
-    raw = upcast.lift_event(raw, version)
     try:
-        return _events.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        text = raw.decode()  # what is skipped is not checked by the JSON reader
+    except UnicodeDecodeError:
+        raise InvalidTypeError("damaged commit: an event is not UTF-8") from None
+    try:
+        return _events.decode(upcast.lift_event(raw, version))
+    except (msgspec.MsgspecError, RecursionError):
         try:
             tag = _tags.decode(raw).type
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, RecursionError):
             tag = ""
-        return UnknownEvent(name=tag, data=raw.decode())
+        return UnknownEvent(name=tag, data=text)
 
 
 def describe(error: ContextBusError) -> str:

@@ -5,6 +5,7 @@ A name becomes one token: ``[A-Za-z0-9_-]`` as it is, every other UTF-8 byte as 
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from contextbus_protocol.errors import InvalidTypeError
@@ -15,6 +16,9 @@ Part = Literal["run", "working-memory"]
 PARTS: tuple[Part, ...] = ("run", "working-memory")
 
 LONGEST_NAME = 128
+_PLAIN_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}", re.ASCII)
+LONGEST_ADDRESS = 1024
+"""Characters of a reply address: a server closes the connection on a line of more than 4,096 bytes."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -24,6 +28,8 @@ def encode_name(name: str) -> str:
     Raises:
         InvalidTypeError: the name is empty, not encodable, or its token is longer than 128 characters.
     """
+    if _PLAIN_NAME.fullmatch(name):
+        return name
     try:
         raw = name.encode()
     except UnicodeEncodeError:
@@ -37,17 +43,27 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(token: str) -> str:
-    """Give back the name of a token."""
+    """Give back the name of a token.
+
+    Raises:
+        InvalidTypeError: no name has this token.
+    """
     out = bytearray()
     i = 0
-    while i < len(token):
-        if token[i] == "=":
-            out += bytes.fromhex(token[i + 1 : i + 3])
-            i += 3
-        else:
-            out += token[i].encode()
-            i += 1
-    return out.decode()
+    try:
+        while i < len(token):
+            if token[i] == "=":
+                out += bytes.fromhex(token[i + 1 : i + 3])
+                i += 3
+            else:
+                out += token[i].encode()
+                i += 1
+        name = out.decode()
+    except ValueError:
+        raise InvalidTypeError("not the token of a name") from None
+    if not name or encode_name(name) != token:
+        raise InvalidTypeError("not the token of a name")
+    return name
 
 
 def command(actor: ActorName, tenant: str) -> str:
@@ -75,7 +91,10 @@ def is_reply_address(subject: str, tenant: str) -> bool:
     prefix = f"ctx.inbox.{encode_name(tenant)}."
     rest = subject.removeprefix(prefix)
     return (
-        subject.startswith(prefix) and rest != "" and not any(c in rest for c in "*> \t\r\n") and all(rest.split("."))
+        subject.startswith(prefix)
+        and len(subject) <= LONGEST_ADDRESS
+        and all("!" <= c <= "~" and c not in "*>" for c in rest)
+        and all(rest.split("."))
     )
 
 

@@ -21,15 +21,15 @@ def lift_event(raw: bytes, version: int, upcasters: Mapping[tuple[int, str], Upc
         version: the version of its commit.
         upcasters: what to apply; each takes an event from its version to the next.
     """
-    newest = max((v for v, _ in upcasters), default=0)
-    if version > newest:
+    if not any(at >= version for at, _ in upcasters):
         return raw
     try:
         event = msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return raw
-    for at in range(version, newest + 1):
+    lifted = False
+    for at in range(version, max(v for v, _ in upcasters) + 1):
         upcaster = upcasters.get((at, str(event.get("type", ""))))
         if upcaster is not None:
-            event = upcaster(event)
-    return msgspec.json.encode(event, order="deterministic")
+            event, lifted = upcaster(event), True
+    return msgspec.json.encode(event, order="deterministic") if lifted else raw

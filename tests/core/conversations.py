@@ -66,7 +66,14 @@ _SPOKEN: tuple[Text | Image | Unknown, ...] = (
     Image(file_id="file-1"),
     *(
         Unknown(data=data, provider_data=origin)
-        for data in ('{"type":"search_result"}', "{", '{"type":"input_audio"}', '{"type":"x","y":"\\ud83d"}')
+        for data in (
+            '{"type":"search_result"}',
+            "{",
+            "5",
+            '{"type":"tool_use"}',
+            '{"type":"input_audio"}',
+            '{"type":"x","y":"\\ud83d"}',
+        )
         for origin in _ORIGINS
     ),
 )

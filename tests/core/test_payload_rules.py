@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.core.checkers import CHECKERS, errors
+from tests.core.conversations import WILD_HISTORIES, airline
 
 from contextbus.core.importers import from_anthropic, from_openai
 from contextbus.core.payload import Payload, Request, assemble, render, start_rendering
 from contextbus_protocol.chat import ChatMessage, Text, user
 from contextbus_protocol.errors import EmptyHistoryError
-from tests.core.checkers import CHECKERS, errors
-from tests.core.conversations import WILD_HISTORIES, airline
 
 TARGETS = ("anthropic", "openai")
 
@@ -34,11 +34,13 @@ def bodies(payload: Payload) -> dict[str, Any]:
 @pytest.mark.data
 @pytest.mark.rule("P.E.1", "P.E.21", "P.E.15")
 @pytest.mark.parametrize("target", TARGETS)
-def test_real_conversations_cut_anywhere_obey_the_rules(target: str):
-    for messages in airline():
+def test_real_conversations_cut_anywhere_obey_the_rules(target: str) -> None:
+    for number, messages in enumerate(airline()):
         rendering = start_rendering(target)
-        for message in from_openai(messages).messages:
+        for index, message in enumerate(from_openai(messages).messages):
             rendering = rendering.append(message)
+            if index > 12 and (index + number) % 4 and index + 1 < len(messages):
+                continue  # every start and every end, and of what is between a part that differs by conversation
             if rendering.empty:
                 with pytest.raises(EmptyHistoryError):
                     assemble(Request(history=rendering))
@@ -50,7 +52,7 @@ def test_real_conversations_cut_anywhere_obey_the_rules(target: str):
 @pytest.mark.data
 @pytest.mark.rule("P.E.9")
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_real_conversation_comes_back_as_it_was_rendered(target: str):
+def test_a_real_conversation_comes_back_as_it_was_rendered(target: str) -> None:
     read = {"anthropic": from_anthropic, "openai": from_openai}[target]
     for messages in airline():
         first = render(from_openai(messages).messages, target)
@@ -63,7 +65,7 @@ def test_a_real_conversation_comes_back_as_it_was_rendered(target: str):
 @pytest.mark.rule("P.E.1", "P.E.2", "P.E.23", "P.A.5")
 @pytest.mark.parametrize("target", TARGETS)
 @given(messages=WILD_HISTORIES)
-def test_any_history_obeys_the_rules(target: str, messages: list[ChatMessage]):
+def test_any_history_obeys_the_rules(target: str, messages: list[ChatMessage]) -> None:
     rendering = start_rendering(target).extend(messages)
     assume(not rendering.empty)
     payload = assemble(Request(history=rendering))
@@ -76,7 +78,7 @@ def test_any_history_obeys_the_rules(target: str, messages: list[ChatMessage]):
 @pytest.mark.rule("P.E.2", "P.E.7")
 @pytest.mark.parametrize("target", TARGETS)
 @given(messages=WILD_HISTORIES)
-def test_repair_is_idempotent(target: str, messages: list[ChatMessage]):
+def test_repair_is_idempotent(target: str, messages: list[ChatMessage]) -> None:
     rendering = start_rendering(target).extend(messages)
     assume(not rendering.empty)
     first = assemble(Request(history=rendering))
@@ -89,7 +91,9 @@ def test_repair_is_idempotent(target: str, messages: list[ChatMessage]):
 @pytest.mark.rule("P.E.2", "P.K.1", "P.A.4", "P.A.1")
 @pytest.mark.parametrize("target", TARGETS)
 @given(messages=WILD_HISTORIES, parts=st.lists(st.integers(1, 4), max_size=8))
-def test_the_fold_does_not_depend_on_how_messages_arrive(target: str, messages: list[ChatMessage], parts: list[int]):
+def test_the_fold_does_not_depend_on_how_messages_arrive(
+    target: str, messages: list[ChatMessage], parts: list[int]
+) -> None:
     whole = start_rendering(target).extend(messages)
     stepwise, seen = start_rendering(target), 0
     frozen: list[tuple[object, bytes]] = []
@@ -111,17 +115,16 @@ def test_the_fold_does_not_depend_on_how_messages_arrive(target: str, messages: 
 @pytest.mark.rule("P.A.4")
 @pytest.mark.parametrize("target", TARGETS)
 @given(messages=WILD_HISTORIES, more=WILD_HISTORIES)
-def test_what_is_settled_never_changes(target: str, messages: list[ChatMessage], more: list[ChatMessage]):
+def test_what_is_settled_never_changes(target: str, messages: list[ChatMessage], more: list[ChatMessage]) -> None:
     before = start_rendering(target).extend(messages)
     after = before.extend(more)
-    pieces = before.settled.pieces()
-    assert b",".join(after.settled.pieces()).startswith(b",".join(pieces))
+    assert b"".join(after.settled.pieces()).startswith(b"".join(before.settled.pieces()))
 
 
 @pytest.mark.rule("P.E.20", "P.E.18")
 @pytest.mark.parametrize("target", TARGETS)
 @given(messages=WILD_HISTORIES)
-def test_no_text_of_a_user_is_lost(target: str, messages: list[ChatMessage]):
+def test_no_text_of_a_user_is_lost(target: str, messages: list[ChatMessage]) -> None:
     marked: list[ChatMessage] = []
     for index, message in enumerate(messages):
         extra = (Text(text=f"mark-{index}."),) if message.role in ("user", "assistant") else ()
@@ -134,7 +137,7 @@ def test_no_text_of_a_user_is_lost(target: str, messages: list[ChatMessage]):
             assert sent.count(b"mark-%d." % index) == 1
 
 
-def test_a_body_can_be_changed_outside_but_not_inside():
+def test_a_body_can_be_changed_outside_but_not_inside() -> None:
     history = start_rendering("anthropic").extend([user(f"m{index}") for index in range(3)])
     payload = assemble(Request(history=history.append(user("last"))))
     body = payload.body

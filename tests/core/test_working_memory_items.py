@@ -131,6 +131,20 @@ def test_critical_items_first_then_fill_order_and_no_dropped_question() -> None:
     assert {each.record_id: each.revision for each in items}["active-task"] == 2
 
 
+@pytest.mark.rule("D.P.4", "D.C.3")
+def test_inside_a_status_the_newest_revision_comes_first_then_the_id() -> None:
+    snapshot = snapshot_of(
+        decisions=[item("d-old", 1), item("d-b", 5), item("d-2", 5), item("d-10", 5), item("e", 1, status="accepted")]
+    )
+    assert [each.record_id.removeprefix("decision/") for each in list_items(snapshot)] == [
+        "e",
+        "d-10",
+        "d-2",
+        "d-b",
+        "d-old",
+    ]
+
+
 @pytest.mark.rule("D.E.14", "D.E.16", "D.N.13")
 def test_whole_block_in_section_order_with_statuses() -> None:
     snapshot = full()

@@ -41,7 +41,7 @@ SILENCE = 2.0
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """How often things go wrong, as probabilities for each message or event."""
+    """How often things go wrong, as probabilities for each message or event; ``outages`` is the most of the server."""
 
     drop: float = 0.02
     repeat: float = 0.02
@@ -51,10 +51,11 @@ class Faults(msgspec.Struct, frozen=True):
     kill: float = 0.004
     stale: float = 0.05
     source: float = 0.15
+    outages: int = 2
     replicated: bool = False
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 AnyRule = Rule[Any]
@@ -176,6 +177,14 @@ class World:
         node.timers = {}
         node.incarnation += 1
         self.kills += 1
+
+    def fill_server(self, seconds: float) -> None:
+        """The log takes nothing for a while: it is at its limit."""
+        self.server.full = True
+        self.at(seconds, self._drain_server)
+
+    def _drain_server(self) -> None:
+        self.server.full = False
 
     def take_server_down(self, seconds: float) -> None:
         """Nobody answers for a while; what is stored stays."""

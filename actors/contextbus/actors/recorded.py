@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from contextbus.actors.flight import Flight, digest_command
+from contextbus.actors import gather
+from contextbus.actors.effects import Send
+from contextbus.actors.flight import Flight, RunCommand, digest_command
 from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.run import RunState
 from contextbus.core.scope import narrow
@@ -26,6 +28,7 @@ from contextbus_protocol.messages import (
     AppendMessages,
     CommitHead,
     CompileStep,
+    ErrorReply,
     HistoryFact,
     NewMessages,
     Record,
@@ -33,7 +36,7 @@ from contextbus_protocol.messages import (
     ReportStep,
     RequestRefresh,
 )
-from contextbus_protocol.values import Scope
+from contextbus_protocol.values import EstimatorSpec, Scope, SourceResult
 
 Tokenizers = Mapping[str, Callable[[str], int]]
 
@@ -83,12 +86,61 @@ def record_of(
     )
 
 
+def failure_of(
+    fold: RunState, flight: Flight, results: Sequence[SourceResult], error: ContextBusError, tenant: str, inbox: str
+) -> Record:
+    """A request to commit that a step failed: it consumes nothing and leaves its command open (D.G.27).
+
+    Raises:
+        InvalidRequestError: the flight is not a settled step.
+    """
+    if flight.prepared is None:
+        raise InvalidRequestError("only a settled step can fail")
+    data = error.data
+    failed = StepFailed(
+        step=flight.prepared.plan.step,
+        code=error.code,
+        required_tokens=data.required_tokens,
+        available_tokens=data.available_tokens,
+        origin=data.origin,
+        origin_code=data.origin_code,
+        origin_type=data.origin_type,
+        sources=gather.facts_of(results),
+    )
+    return record_of(fold, flight, tenant, inbox, failed=failed, error=error)
+
+
+def refuse_command(command: RunCommand, error: ContextBusError) -> Send:
+    """The answer to a command that came to nothing."""
+    reply = ErrorReply(
+        run=command.run,
+        command=command.command,
+        code=error.code,
+        message=error.message,
+        data=error.data,
+    )
+    return Send(command.reply_to, reply, command.reply_as)
+
+
+def estimator_of(fold: RunState, given: EstimatorSpec, tokenizers: Tokenizers) -> Estimator:
+    """The counter that a command names: the one the run was started with, which none may change (D.M.1).
+
+    Raises:
+        InvalidRequestError: the command names another one, or one that is not at hand.
+    """
+    pinned = fold.estimator
+    if pinned is not None and (pinned.kind, pinned.name, pinned.version) != (given.kind, given.name, given.version):
+        raise InvalidRequestError(
+            f"this run counts with {pinned.kind} {pinned.name!r}; it cannot change to {given.name!r}"
+        )
+    return make_estimator(given, tokenizers)
+
+
 def plan_record(
     fold: RunState,
     flight: Flight,
     tenant: str,
     inbox: str,
-    estimator_of: Callable[[RunState, CompileStep | AppendMessages], Estimator],
     tokenizers: Tokenizers,
 ) -> Record | Recorded:
     """What a command without rendering comes to: a commit, or the answer that nothing is new.
@@ -105,7 +157,7 @@ def plan_record(
     match command:
         case AppendMessages():
             scope = command.scope if fold.scope is None else narrow(fold.scope, command.scope)
-            estimator = estimator_of(fold, command)
+            estimator = estimator_of(fold, command.estimator, tokenizers)
             history = _take(fold, command.history, scope, estimator)
         case ReportStep():
             _check_report(fold, command)

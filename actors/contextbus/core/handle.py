@@ -53,11 +53,16 @@ class RunHandle(msgspec.Struct, frozen=True):
         )
 
     def acknowledge(self, sequence: int, count: int, chain: str) -> RunHandle:
-        """The handle once the log is known to hold ``count`` messages as of a sequence."""
+        """The handle once the log is known to hold ``count`` messages as of a sequence.
+
+        Messages of others that this client has not read are no base for it: the next command says what it was built
+        on, and is refused until the run is read again, so that nothing of others is replaced unread (D.F.19).
+        """
         if sequence < self.seen:
             return self
-        kept = count if count <= self.history.count and self.history.keep(count).chain == chain else 0
-        return msgspec.structs.replace(self, base_count=count, base_chain=chain, kept=kept, seen=sequence)
+        if count > self.history.count or self.history.keep(count).chain != chain:
+            return msgspec.structs.replace(self, seen=sequence)
+        return msgspec.structs.replace(self, base_count=count, base_chain=chain, kept=count, seen=sequence)
 
     def see_memory(self, sequence: int) -> RunHandle:
         """The handle once a commit of the working memory is known."""
@@ -66,12 +71,16 @@ class RunHandle(msgspec.Struct, frozen=True):
     def rebase(self, messages: Sequence[ChatMessage], sequence: int) -> RunHandle:
         """The handle on the history that the log holds now, with what this client had added behind it.
 
+        Where both agree the caller's own objects stay (D.W.3).  What this client added and the log holds at that very
+        place is taken as its own, stored by a command whose answer was lost, and not added again.
+
         Args:
             messages: all source messages that the log holds.
             sequence: the log's sequence that they are as of.
         """
-        base = SourceHistory().append(messages, _no_costs(messages))
-        own = [e.message for e in self.history[self.kept :] if e.message is not None]
+        keep, rest = self.history.difference(messages)
+        base = self.history.keep(keep).append(rest, _no_costs(rest))
+        own = [e.message for e in self.history[max(keep, self.kept) :] if e.message is not None]
         return RunHandle(
             history=base.append(own, _no_costs(own)),
             base_count=base.count,

@@ -16,7 +16,6 @@ from contextbus_protocol.chat import ChatMessage, Text, ToolResult
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import EMPTY_CHAIN, clean_text, digest_bytes, extend_chain
 from contextbus_protocol.errors import InvalidTypeError, RangeError
-from contextbus_protocol.events import MessageFact
 
 MAX_QUERY: Final = 2000
 """Code points of a query and of the user text in it (D.G.16)."""
@@ -34,10 +33,33 @@ class HistoryChunk(msgspec.Struct, frozen=True, gc=False):
     """64 entries, and the running values behind the last of them."""
 
     entries: tuple[Entry, ...]
-    messages: tuple[ChatMessage | None, ...]
     chain: str
     eighteenths: int
     user_text: str
+
+
+class Bodies:
+    """The bodies of a history in one list, for one comparison; later versions of the history add to the same list.
+
+    A version of n messages reads the first n.  It is a memo: it takes no part in comparing histories.
+    """
+
+    __slots__ = ("messages",)
+
+    def __init__(self, messages: list[ChatMessage]) -> None:
+        self.messages = messages
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+    def with_more(self, count: int, messages: list[ChatMessage]) -> Bodies:
+        """The bodies of the first ``count`` messages with more behind them."""
+        shared = self if len(self.messages) == count else Bodies(self.messages[:count])
+        shared.messages.extend(messages)
+        return shared
 
 
 class Difference(NamedTuple):
@@ -51,7 +73,8 @@ class SourceHistory(msgspec.Struct, frozen=True):
     """The user's messages of a run, never a block of ours.
 
     ``chain`` links the digests of all messages, ``eighteenths`` is their cost in eighteenths of a token, ``user_text``
-    the latest user text (D.G.17); entries without a body leave it as it is.
+    the latest user text (D.G.17); entries without a body leave it as it is.  ``bodies`` is a memo, None where a body is
+    missing.
     """
 
     chunks: tuple[HistoryChunk, ...] = ()
@@ -59,6 +82,7 @@ class SourceHistory(msgspec.Struct, frozen=True):
     chain: str = EMPTY_CHAIN
     eighteenths: int = 0
     user_text: str = ""
+    bodies: Bodies | None = None
 
     @property
     def count(self) -> int:
@@ -104,35 +128,24 @@ class SourceHistory(msgspec.Struct, frozen=True):
         """The history with entries behind it, with or without bodies."""
         chunks, rest = list(self.chunks), list(self.rest)
         chain, eighteenths, user_text = self.chain, self.eighteenths, self.user_text
+        added: list[ChatMessage] = []
+        whole = True
         for entry in entries:
             chain = extend_chain(chain, entry.digest)
             eighteenths += entry.eighteenths
-            if entry.message is not None and (text := text_of_user(entry.message)) is not None:
-                user_text = text
+            if entry.message is None:
+                whole = False
+            else:
+                added.append(entry.message)
+                text = text_of_user(entry.message)
+                user_text = user_text if text is None else text
             rest.append(entry)
             if len(rest) == CHUNK:
-                messages = tuple(item.message for item in rest)
-                chunks.append(HistoryChunk(tuple(rest), messages, chain, eighteenths, user_text))
+                chunks.append(HistoryChunk(tuple(rest), chain, eighteenths, user_text))
                 rest = []
-        return SourceHistory(tuple(chunks), tuple(rest), chain, eighteenths, user_text)
-
-    def append_facts(self, facts: Iterable[MessageFact]) -> SourceHistory:
-        """The history with messages behind it of which only digest and cost are known, as the log has them."""
-        return self.extend(Entry(fact.digest, fact.eighteenths) for fact in facts)
-
-    def chain_at(self, count: int) -> str:
-        """The chain digest behind the first ``count`` messages.
-
-        Raises:
-            RangeError: there are fewer messages than that.
-        """
-        if not 0 <= count <= self.count:
-            raise RangeError(f"history has {self.count} messages, none is number {count}")
-        whole = count // CHUNK
-        chain = self.chunks[whole - 1].chain if whole else EMPTY_CHAIN
-        for entry in self._between(whole * CHUNK, count):
-            chain = extend_chain(chain, entry.digest)
-        return chain
+        bodies = self.bodies if self.count else Bodies([])
+        bodies = bodies.with_more(self.count, added) if whole and bodies is not None else None
+        return SourceHistory(tuple(chunks), tuple(rest), chain, eighteenths, user_text, bodies)
 
     def keep(self, count: int) -> SourceHistory:
         """The first ``count`` messages: whole chunks are shared, at most 63 messages are linked anew.
@@ -144,20 +157,19 @@ class SourceHistory(msgspec.Struct, frozen=True):
             raise RangeError(f"history has {self.count} messages, cannot keep {count}")
         if count == self.count:
             return self
-        whole, more = divmod(count, CHUNK)
-        if not whole:
-            return SourceHistory().extend(self._between(0, more))
-        last = self.chunks[whole - 1]
-        kept = SourceHistory(self.chunks[:whole], (), last.chain, last.eighteenths, last.user_text)
-        return kept.extend(self._between(whole * CHUNK, count))
+        whole = count // CHUNK
+        start = SourceHistory()
+        if whole:
+            last = self.chunks[whole - 1]
+            start = SourceHistory(self.chunks[:whole], (), last.chain, last.eighteenths, last.user_text)
+        kept = start.extend(self._between(whole * CHUNK, count))
+        return msgspec.structs.replace(kept, bodies=self.bodies)
 
     def messages(self) -> list[ChatMessage | None]:
         """The bodies, None where they are not at hand; a list of the caller's own."""
-        bodies: list[ChatMessage | None] = []
-        for chunk in self.chunks:
-            bodies += chunk.messages
-        bodies += [entry.message for entry in self.rest]
-        return bodies
+        if self.bodies is not None:
+            return [*self.bodies.messages[: self.count]]
+        return [entry.message for entry in self]
 
     def difference(self, given: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> Difference:
         """How ``given`` differs from this history; our own blocks in it are dropped before comparison (D.F.19).
@@ -165,10 +177,10 @@ class SourceHistory(msgspec.Struct, frozen=True):
         Our own message objects are compared by identity, all in one comparison.  Only where that finds something else
         is a message compared by value, then normalised, and last by digest with our own blocks.
         """
-        known, handed = self.messages(), given if isinstance(given, list) else list(given)
-        size = len(known)
-        if known == (handed if len(handed) == size else handed[:size]):
+        handed, size = given if isinstance(given, list) else list(given), self.count
+        if self._leads(handed):
             return Difference(size, without_blocks(handed[size:], own_digests))
+        known = self.messages()
         keep = place = 0
         while place < len(handed) and keep < size:
             if known[keep : keep + CHUNK] == handed[place : place + CHUNK]:
@@ -186,6 +198,15 @@ class SourceHistory(msgspec.Struct, frozen=True):
         """The number of messages that ``given`` shares with this history from the start."""
         return self.difference(given, own_digests).keep
 
+    def _leads(self, handed: list[ChatMessage]) -> bool:
+        """Whether ``handed`` begins with this history: lists compare the identity of their items first, in C."""
+        if self.bodies is None or len(self.bodies.messages) != self.count:
+            return False
+        try:
+            return self.bodies.messages <= handed  # equal items are passed over; two that differ have no order
+        except TypeError:
+            return False
+
     def _between(self, start: int, stop: int) -> Iterator[Entry]:
         index = start
         while index < stop:
@@ -198,25 +219,32 @@ class SourceHistory(msgspec.Struct, frozen=True):
 
 def make_entry(message: ChatMessage, eighteenths: int) -> Entry:
     """The entry of a message: normalised, digested once, with its cost in eighteenths of a token."""
-    clean = normalise(message)
-    return Entry(digest_bytes(encode_json(clean)), eighteenths, clean)
+    clean, data = _encode(message)
+    return Entry(digest_bytes(data), eighteenths, clean)
 
 
 def digest_message(message: ChatMessage) -> str:
     """The digest of a message's JSON bytes, normalised."""
-    return digest_bytes(encode_json(normalise(message)))
+    return digest_bytes(_encode(message)[1])
 
 
 def normalise(message: ChatMessage) -> ChatMessage:
     """The message without lone surrogates and empty text parts (P.A.5); a sound one comes back as it is."""
+    return _encode(message)[0]
+
+
+def _encode(message: ChatMessage) -> tuple[ChatMessage, bytes]:
+    """The normalised message and its JSON bytes."""
+    data: bytes | None = None
     try:
-        encode_json(message)
+        data = encode_json(message)
     except InvalidTypeError:
         message = _map_texts(message, clean_text)
     if any(_is_empty(part) or (isinstance(part, ToolResult) and _holds_empty(part)) for part in message.content):
         kept = tuple(_drop_empty(part) for part in message.content if not _is_empty(part))
-        return msgspec.structs.replace(message, content=kept)
-    return message
+        message = msgspec.structs.replace(message, content=kept)
+        data = None
+    return message, encode_json(message) if data is None else data
 
 
 def without_blocks(messages: Sequence[ChatMessage], own_digests: Collection[str]) -> tuple[ChatMessage, ...]:

@@ -70,10 +70,13 @@ class Payload(msgspec.Struct, frozen=True):
             raise InvalidRequestError("messages are the payload's; use payload.copy() for a body to change")
         kept = [b"%b:%b," % (json_text.quote(key), json) for key, json in self.fields if key not in extra]
         more = b"," + json_text.encode(extra)[1:] if extra else b"}"
-        messages: list[bytes] = []
-        for part in (self.lead, self.settled.pieces(), self.last):
-            messages += _separated(part)
-        return (b"{%b" % b"".join(kept) + b'"messages":[', *messages[:-1], b"]" + more)
+        lead, last = b",".join(self.lead), b",".join(self.last)
+        head = b'{%b"messages":[%b' % (b"".join(kept), lead)
+        if lead and (last or len(self.settled)):
+            head += b","
+        if last and len(self.settled):
+            last = b"," + last
+        return (head, *self.settled.pieces(), last + b"]" + more)
 
     def json(self, **extra: object) -> bytes:
         """The body as JSON, for an SDK's ``content=``; ``extra`` as in ``chunks``."""
@@ -94,10 +97,6 @@ class Payload(msgspec.Struct, frozen=True):
     def copy(self) -> dict[str, object]:
         """The body as plain dicts and lists, all the caller's; its cost grows with the history."""
         return {key: thaw(value) for key, value in self.body.items()}
-
-
-def _separated(parts: Sequence[bytes]) -> list[bytes]:
-    return [piece for part in parts for piece in (part, b",")]
 
 
 def start_rendering(target: str | None, model: Model | None = None) -> Rendering:

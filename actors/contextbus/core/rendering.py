@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from contextbus.core import json_text, wire
 from contextbus.core.persistent import Counts, Vector
@@ -160,17 +161,20 @@ class _Draft:
             self._add_other(Turn("user", tuple(pieces), members if message.role == "user" else b""))
         elif not silent:
             self._note("empty")
-        self._note_joined(before, before.calls if message.role == "user" else None)
+        if message.role == "user":
+            self._note_joined(before)
 
     def _add_other(self, turn: Turn) -> None:
         group = self._group
-        self._group = Group(group.turns, group.calls, (*group.others, turn), group.answered)
+        self._group = replace(group, others=(*group.others, turn))
 
-    def _note_joined(self, group: Group, calls: tuple[Call, ...] | None = None) -> None:
-        """Note that a user message joins the one that was open before it; results alone count with ``calls``."""
-        joined = self._group.others != group.others or (calls is not None and self._group.calls != calls)
-        if joined and self._target.merges and (group.others or group.answered):
+    def _note_joined(self, before: Group) -> None:
+        """Note that a message of the user joins another one of the user's, where the target wants one."""
+        if self._group.others is before.others and self._group.calls is before.calls:
+            return
+        if self._target.merges and before.user:
             self._note("merged")
+        self._group = replace(self._group, user=True)
 
     def _append_assistant(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
@@ -225,7 +229,7 @@ class _Draft:
         group = self._group
         number = len(group.turns)
         opened = tuple(self._open(call, number) for call in calls)
-        self._group = Group((*group.turns, turn), group.calls + opened, (), group.answered)
+        self._group = replace(group, turns=(*group.turns, turn), calls=group.calls + opened)
 
     def _empty(self) -> bool:
         return not (len(self._settled) or self._group.turns or self._group.others)
@@ -269,9 +273,9 @@ class _Draft:
                     self._note(code, result.id)
                 if separated or group.others or (not self._target.merges and call.turn + 1 < len(group.turns)):
                     self._note("moved-result", result.id)
-                answered = msgspec.structs.replace(call, result=json)
+                answered = replace(call, result=json)
                 calls = (*group.calls[:place], answered, *group.calls[place + 1 :])
-                self._group = Group(group.turns, calls, group.others, answered=True)
+                self._group = replace(group, calls=calls, answered=True)
                 return None
         owed = self._dead.get(result.id)
         if not owed:
@@ -298,9 +302,9 @@ class _Draft:
         waiting = [place for place, call in enumerate(group.calls) if call.id == asked[-1] and call.result is None]
         if waiting:
             place = waiting[-1]  # an approval belongs to the latest open call of its id (C.D.13)
-            denied = msgspec.structs.replace(group.calls[place], error=wire.DENIED)
+            denied = replace(group.calls[place], error=wire.DENIED)
             calls = (*group.calls[:place], denied, *group.calls[place + 1 :])
-            self._group = Group(group.turns, calls, group.others, group.answered)
+            self._group = replace(group, calls=calls)
 
     def _pieces(self, message: ChatMessage, layer: wire.Layer) -> tuple[Piece, ...]:
         found: list[Piece] = []
@@ -326,10 +330,10 @@ class _Draft:
             if call.result is None:
                 self._note("missing-result", call.id)
                 self._dead = self._dead.set(call.id, self._dead.get(call.id) + 1)
-                calls.append(msgspec.structs.replace(call, result=self._target.error_result(call.error, call.wire)))
+                calls.append(replace(call, result=self._target.error_result(call.error, call.wire)))
             else:
                 calls.append(call)
-        self._group = Group(group.turns, tuple(calls), group.others, answered=True)
+        self._group = replace(group, calls=tuple(calls), answered=True)
 
     def _settle(self) -> None:
         self._close_calls()

@@ -10,43 +10,37 @@ from contextbus.core.frozen import freeze
 from contextbus.core.persistent import CHUNK
 
 
-class SettledMessage:
-    """One provider message; its dict is made when it is first asked for and then shared."""
+class SettledMessage(msgspec.Struct, gc=False):
+    """One provider message as JSON, comma in front of all but the first; ``memo`` is its dict once asked for."""
 
-    __slots__ = ("_dict", "json")
-
-    def __init__(self, json: bytes) -> None:
-        self.json = json
-        self._dict: object = None
+    json: bytes
+    memo: object = None
 
     def dict(self) -> object:
         """The message as a read-only dict."""
-        if self._dict is None:
-            self._dict = freeze(msgspec.json.decode(self.json))
-        return self._dict
+        if self.memo is None:
+            self.memo = freeze(msgspec.json.decode(self.json.removeprefix(b",")))
+        return self.memo
 
 
-class SettledChunk:
-    """64 settled messages and their joined JSON."""
+class SettledChunk(msgspec.Struct, gc=False):
+    """64 settled messages; ``memo`` is the list of their dicts once asked for, shared and only read."""
 
-    __slots__ = ("_dicts", "json", "messages")
-
-    def __init__(self, messages: tuple[SettledMessage, ...]) -> None:
-        self.messages = messages
-        self.json = b",".join([message.json for message in messages])
-        self._dicts: list[object] | None = None
+    messages: tuple[SettledMessage, ...]
+    memo: list[object] | None = None
 
     def dicts(self) -> list[object]:
-        """The messages as read-only dicts; the list is shared, so it is only read."""
-        if self._dicts is None:
-            self._dicts = [message.dict() for message in self.messages]
-        return self._dicts
+        """The messages as read-only dicts."""
+        if self.memo is None:
+            self.memo = [message.dict() for message in self.messages]
+        return self.memo
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """Settled messages: full chunks, and up to 63 more."""
+    """Settled messages: full chunks with their joined JSON beside them, and up to 63 more."""
 
     chunks: tuple[SettledChunk, ...] = ()
+    json: tuple[bytes, ...] = ()
     rest: tuple[SettledMessage, ...] = ()
 
     def __len__(self) -> int:
@@ -54,15 +48,18 @@ class Settled(msgspec.Struct, frozen=True):
 
     def extend(self, messages: Iterable[bytes]) -> Settled:
         """These messages with more behind them."""
-        rest = (*self.rest, *(SettledMessage(json) for json in messages))
-        chunks = self.chunks
-        while len(rest) >= CHUNK:
-            chunks, rest = (*chunks, SettledChunk(rest[:CHUNK])), rest[CHUNK:]
-        return Settled(chunks, rest)
+        chunks, json, rest = self.chunks, self.json, self.rest
+        for message in messages:
+            rest = (*rest, SettledMessage(b"," + message if chunks or rest else message))
+            if len(rest) == CHUNK:
+                chunks = (*chunks, SettledChunk(rest))
+                json = (*json, b"".join([item.json for item in rest]))
+                rest = ()
+        return Settled(chunks, json, rest)
 
-    def pieces(self) -> list[bytes]:
-        """The JSON of all messages: one piece a full chunk, messages in it joined by commas, then one a message."""
-        return [chunk.json for chunk in self.chunks] + [message.json for message in self.rest]
+    def pieces(self) -> tuple[bytes, ...]:
+        """The JSON of all messages: one piece a full chunk, then one a message; joined they are the list's items."""
+        return (*self.json, *[message.json for message in self.rest])
 
     def dicts(self) -> list[object]:
         """All messages as read-only dicts; the list is the caller's."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final, Literal, Protocol
 
 import msgspec
 
+from contextbus.core import json_text
 from contextbus.core.escape import escape_attribute, escape_text
-from contextbus_protocol.chat import AnyPart, ChatMessage, ToolCall, ToolResult
+from contextbus_protocol.chat import AnyPart, ChatMessage, ToolCall, ToolResult, Unknown
 
 TEXTS_VERSION: Final = 1
 """Version of the fixed texts below (P.E.2)."""
@@ -18,6 +20,8 @@ DENIED: Final = "denied"
 OPENING: Final = "The conversation continues."
 CONTINUE: Final = "Continue."
 LEFT_OUT: Final = "[{kind} left out: this model's API does not take it here]"
+
+_KIND = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 RepairCode = Literal[
     "missing-result",
@@ -79,12 +83,16 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
-    """What can still change: assistant messages in a row, their calls, and what came after them."""
+    """What can still change: assistant messages in a row, their calls, and what came after them.
+
+    ``answered`` says that a result came, ``user`` that a message of the role user did.
+    """
 
     turns: tuple[Turn, ...] = ()
     calls: tuple[Call, ...] = ()
     others: tuple[Turn, ...] = ()
     answered: bool = False
+    user: bool = False
 
     @property
     def pending(self) -> bool:
@@ -178,6 +186,21 @@ def wire_name(name: str, longest: int) -> str:
     if kept == name and 0 < len(name) <= longest:
         return name
     return f"{kept[: longest - 9]}_{digest_hex(name)[:8]}"
+
+
+def native_part(part: Unknown, provider: str, modelled: tuple[str, ...]) -> str | None:
+    """The JSON of a part that is its provider's own and of a kind we do not model; None for any other (P.A.5)."""
+    if part.provider_data is None or part.provider_data.provider != provider:
+        return None
+    data = json_text.sound_object(part.data)
+    kind = None if data is None else json_text.read_object(data).get("type")
+    return data if isinstance(kind, str) and kind not in modelled else None
+
+
+def kind_of(part: Unknown) -> str:
+    """The kind of a part, for a text that names it."""
+    kind = json_text.read_object(part.data).get("type")
+    return kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "part"
 
 
 def digest_hex(text: str) -> str:

@@ -12,6 +12,7 @@ from contextbus.core.importers.reading import (
     a_text_or_none,
     an_object,
     arguments,
+    conversation_id,
     fail,
     load,
     rest_of,
@@ -58,7 +59,7 @@ def from_anthropic(data: object) -> Conversation:
     return Conversation(
         messages=tuple(messages),
         tools=None if tools is None else to_json(a_list(tools, "tools"), "tools"),
-        id=a_text_or_none(top.get("id"), "id"),
+        id=conversation_id(top),
     )
 
 

@@ -12,6 +12,7 @@ from contextbus.core.importers.reading import (
     a_text_or_none,
     an_object,
     arguments,
+    conversation_id,
     data_url,
     fail,
     load,
@@ -65,7 +66,7 @@ def from_openai(data: object) -> Conversation:
     return Conversation(
         messages=tuple(messages),
         tools=None if tools is None else to_json(a_list(tools, "tools"), "tools"),
-        id=a_text_or_none(top.get("id"), "id"),
+        id=conversation_id(top),
     )
 
 

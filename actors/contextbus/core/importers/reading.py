@@ -91,6 +91,12 @@ def a_text_or_none(value: object, place: str) -> str | None:
     return None if value is None else a_text(value, place)
 
 
+def conversation_id(top: Object) -> str | None:
+    """The id of a conversation, where it has one that is a text or a number."""
+    value = top.get("id")
+    return clean_text(str(value)) if isinstance(value, str | int) else None
+
+
 def arguments(value: object) -> str:
     """Arguments of a call as JSON text; a text stays as the model wrote it, broken or not (P.E.6)."""
     if isinstance(value, str):

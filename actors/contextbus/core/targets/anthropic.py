@@ -31,7 +31,9 @@ _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _LAST_PREFILL = (4, 5)
 
-# Members of ours that went in with the message and may go back; whatever else came with a part stays behind.
+_MODELLED = ("text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result")
+
+# Members that came with a part and may go back (P.A.5); whatever else came with it stays behind.
 _MEMBERS: Final[dict[str, tuple[str, ...]]] = {
     "Text": ("citations",),
     "Document": ("citations", "context"),
@@ -64,9 +66,9 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
             case Document():
                 return self._placed(part, _document(part), layer)
             case Unknown():
-                data = json_text.sound_value(part.data) if _is_ours(part, default=False) else None
+                data = wire.native_part(part, PROVIDER, _MODELLED)
                 if data is None:
-                    return self._left_out(_kind(part)), "unknown-part"
+                    return self._left_out(wire.kind_of(part)), "unknown-part"
                 return Piece(data.encode(), "other"), None
             case _:
                 return None, "misplaced"
@@ -205,11 +207,6 @@ def _members(part: Part) -> bytes:
     data = json_text.read_object(part.provider_data.data) if allowed else {}
     found = [b",%b:%b" % (quote(key), json_text.encode(data[key])) for key in allowed if data.get(key) is not None]
     return b"".join(found)
-
-
-def _kind(part: Unknown) -> str:
-    kind = json_text.read_object(part.data).get("type")
-    return kind if isinstance(kind, str) and _ID.fullmatch(kind) else "part"
 
 
 def _source(kind: bytes, **members: str) -> bytes:

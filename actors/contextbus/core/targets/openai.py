@@ -29,8 +29,8 @@ LONGEST_NAME: Final = 64
 LONGEST_ID: Final = 40
 
 _PARTICIPANT = re.compile(r"[^\s<|\\/>]{1,64}")
-_KIND = re.compile(r"[a-zA-Z0-9_-]+")
 _DETAILS = ("auto", "low", "high")
+_MODELLED = ("text", "refusal", "image_url", "file")
 # Kinds of assistant parts that are members of the message, not of its content.
 _REFUSAL, _AUDIO = "refusal", "audio"
 
@@ -137,15 +137,14 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         return group, False
 
     def _unknown(self, part: Unknown, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
-        data = json_text.sound_value(part.data) if part.provider_data and _is_ours(part) else None
-        if data is None or layer not in ("user", "assistant"):
-            kind = json_text.read_object(part.data).get("type")
-            name = kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "part"
-            return self.text(wire.LEFT_OUT.format(kind=name)), "unknown-part"
-        if layer == "assistant" and _data(part).get("member") == _AUDIO:
+        data = wire.native_part(part, PROVIDER, _MODELLED)
+        if data is not None and layer == "assistant" and _data(part).get("member") == _AUDIO:
             audio = json_text.read_object(data).get("id")
-            return Piece(json_text.encode({"id": audio}), _AUDIO), None
-        return Piece(data.encode(), "other"), None
+            if isinstance(audio, str):
+                return Piece(b'{"id":%b}' % quote(audio), _AUDIO), None
+        if data is not None and layer == "user":
+            return Piece(data.encode(), "other"), None
+        return self.text(wire.LEFT_OUT.format(kind=wire.kind_of(part))), "unknown-part"
 
     def _placed(self, part: Part, json: bytes | None, layer: Layer) -> tuple[Piece, RepairCode | None]:
         if layer == "user" and json is not None:

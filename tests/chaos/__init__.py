@@ -1,0 +1,1 @@
+"""Real processes over a real nats-server: killed, restarted, raced."""

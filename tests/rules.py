@@ -1,0 +1,298 @@
+"""Which rule has which test: ``python -m tests.rules`` writes docs/rules.md, ``--check`` fails where it is stale.
+
+Rules are numbered by section; each gets a short name here, in order.  Tests say what they show by
+``@pytest.mark.rule("D.B.4")``, and are found by reading the source, so nothing needs to run.  Compaction (C) and
+payload (P) rules are listed where tests carry them and counted otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+TESTS: Final = Path(__file__).parent
+PAGE: Final = TESTS.parent / "docs" / "rules.md"
+
+# One paragraph for each section: its letter and title, then the names of its rules from 1 on.
+_PAGE: Final[str] = """
+A Scope and purity:
+four kinds, one budget; nothing set, nothing added; blocks and manifest; working memory included; versions are
+1; pure and deterministic compile; input untouched; tools only counted; query as it is; nothing else imported
+
+B Budget:
+two request numbers; window less reservation; messages plus overhead; the smaller of two; default of 8192; floor
+and clamp; exported defaults, merged; working memory's cap; split by kind; rest by actual use; shares are
+weights; what is mandatory; mandatory beyond the budget; equal fits; the misfit error; its two numbers; room of
+optional content; whole or out; option checks; order of the arithmetic; window too small
+
+C Selection:
+by descending score; ties by source and id; code point order; finite scores; first pass; skip and go on; second
+pass; its order; mandatory taken; placed once; what unchanged means; placed costs nothing; over budget; same
+digest once; newest revision competes; cut at the limit; empty text; never an older revision
+
+D Manifest:
+entry per candidate; entry fields; no record text; working-memory entries; ids of those; entry order; source
+summaries; errors without content; budget numbers; selected tokens; estimator label; refresh reason; pass
+number; fallback; placed blocks; changed prefix; redacted flag; package reference; run and step; warnings;
+mandatory counts as selected; package form; pass counts retrievals; sources asked; queries stay in blobs;
+working-memory entry form
+
+E Blocks:
+user messages; append before tail; retrieval block form; its preamble; record attributes; attribute values;
+escaping; parse back; manifest order; no empty wrapper; working-memory block; goal and constraints; empty
+sections left out; section order; same escaping; status labels; provenance labels
+
+F Placement and prompt cache:
+system layer untouched; append block once; placed bytes stay; tail at the end; one tail at most; no memory, no
+block; empty memory, no block; thinking models; their tails stay; tail kept flag; hosts keep tails; model table;
+placed on success; blocks leave rarely; prefix changed flag; first is unchanged; compared by digest; second call
+unchanged; history is the run's; tail kept whole; tail messages; causes of change
+
+G Refresh:
+compiler methods; compiler options; step input; one id once; when due; early task change; host asks any time;
+task ids compared; steps compared; pass limit; reported once; host bound too; not due, reused; nothing asked on
+reuse; reason reported; query made; latest user text; own blocks known; joined and cut; text parts only; empty
+query; its reason; what a source gets; present state only; timing has no effect; optional failure; required
+failure; failed results refused; a pass per retrieval; two passes; served once; clock decides nothing; what own
+blocks are
+
+H State and re-placement:
+state is JSON; round trip; bad state refused; placed entry form; gone block placed again; how it is noticed;
+texts gone; owed mandatory entries; newest revision only; compete again; stored package again; host stores
+outside runs; what else is kept; still owed after failure
+
+I Overflow:
+compiled again, smaller; placements replaced; misfit phase; nothing new appears; compaction first; needs a step
+before
+
+J Redaction:
+forced retrieval; passed after a forget; spends a pass; forgotten stays out; step's placements replaced; blocks
+leave history; messages untouched
+
+K Sources:
+built-in sources; pinned scope; narrowing; scope fields; nested scopes; inside means; refused before asking; rag
+candidates; rag call; charge argument; memory candidates; transcript candidates; skills; never activated;
+catalog line; custom source; candidate fields; digest form; nothing found; checked when made; digest checked;
+own token count; workers agree; memory store; transcript records; skill records; one bad spoils all
+
+L Accounting:
+accounting on requests; charge stays inside; settled or held; unused is free; hosts may ask; usage with the
+offer
+
+M Token counting:
+one estimator; two heuristics; learns or wraps; how messages count; calibration; bad counter; code points; tool
+framing; estimates only; kind per step; calibrated once; chunker's count; cost of parts; counts are facts;
+overhead; kind is a label
+
+N Working memory:
+parts; item stamps; first revision; constraint ids; tasks input; task form; active task exists; statuses; first
+statuses; remembered operations; malformed refused; limits; goal reference; scope label; source references
+
+O Patches:
+only way to change; patch form; result form; one revision up; all or none; unchanged otherwise; operations; host
+only; host items closed; no host citing; active task; new task list; generated ids; own id maker; revision
+conflict; duplicate first; not found and limit; malformed refused; order of checks; stamps of changes; rejected
+leaves nothing; no list yet; how long remembered
+
+P Fill order:
+critical first; then by kind; dropped left out; ties; skip and go on; same bytes
+
+Q Tools for the model:
+memory handle; three tools; adding; updating; bad input; what is returned; operation ids; replay is safe; three
+attempts; other agents read only; writer is model; answers in commits; fields by kind; evidence
+
+R Inside a run:
+run options; order of a step; what follows from it; joins on success; no tail kept; provider overflow; reopened
+step; with other messages; after a forget; injected twice; no run, no option; snapshot or create; run
+guarantees; end to end; published figures
+
+S Telemetry:
+one span; attributes; source names; no content; observers harmless
+
+T Errors:
+mandatory misfit; failed required result; failed required source; type errors; rejections; tool errors
+
+U Values:
+budget defaults; refresh defaults; limits; estimator kinds
+
+V1 Vector 1:
+budget; head of manifest; blocks; entries; sources; digests; sizes; totals
+
+V2 Vector 2:
+first step; reused step; host request; pass limit; block gone; record changed
+
+V3 Vector 3:
+created; model's patch; input untouched; forbidden; confirmed; replayed; model's limits
+
+W Libraries and actors:
+no outcome by process; errors over a bus; sameness; callbacks; cancellation; times and integers; no loop here;
+reports; error codes
+
+Y Enumerations:
+reasons; refresh; fallback; warnings; placements; source status; prefix causes
+"""
+
+
+def _read_sections() -> dict[str, tuple[str, list[str]]]:
+    sections: dict[str, tuple[str, list[str]]] = {}
+    for paragraph in _PAGE.strip().split("\n\n"):
+        head, _, names = paragraph.partition(":\n")
+        letter, _, title = head.partition(" ")
+        sections[letter] = (title, names.replace("\n", " ").split("; "))
+    return sections
+
+
+SECTIONS: Final[Mapping[str, tuple[str, list[str]]]] = _read_sections()
+OTHERS: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
+    "C": (
+        "Compaction",
+        dict(zip("ABCDEFGHIJKLMNOX", (10, 5, 11, 16, 9, 10, 14, 10, 7, 8, 9, 11, 15, 13, 13, 11), strict=True)),
+    ),
+    "P": ("Payload", dict(zip("ABCDEFGHIJK", (7, 5, 4, 4, 23, 7, 7, 8, 7, 9, 1), strict=True))),
+}
+
+
+def _numbers(section: str, *ranges: tuple[int, int]) -> Iterator[str]:
+    for first, last in ranges:
+        yield from (f"D.{section}.{n}" for n in range(first, last + 1))
+
+
+def _whole(sections: str) -> Iterator[str]:
+    for section in sections.split():
+        yield from _numbers(section, (1, len(names_of(section))))
+
+
+def names_of(section: str) -> list[str]:
+    """The short names of a section's rules, in order."""
+    return SECTIONS[section][1]
+
+
+SCOPE: Final = frozenset(
+    {
+        *_whole("A B C D E N O P U V1 V3 Y"),
+        *_numbers("T", (1, 5)),  # T.6 comes with the model's tools (Q)
+        *_numbers("F", (1, 7), (13, 19), (21, 22)),
+        *_numbers("G", (4, 17), (19, 23), (25, 31)),
+        *_numbers("K", (2, 4), (16, 19), (21, 22), (27, 27)),
+        *_numbers("M", (1, 4), (7, 9), (12, 16)),
+        *_numbers("V2", (1, 3), (6, 6)),
+        *_numbers("W", (2, 3), (6, 6), (9, 9)),
+    }
+)
+"""What the present release promises; each of these has a test."""
+
+
+def collect(folder: Path = TESTS) -> dict[str, list[str]]:
+    """Rule ids with the tests that carry them, as ``file::test`` below the folder."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        inherited = _module_rules(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+                rules = [rule for decorator in node.decorator_list for rule in _marked(decorator)]
+                for rule in dict.fromkeys((*inherited, *rules)):
+                    found.setdefault(rule, []).append(f"{path.relative_to(folder).as_posix()}::{node.name}")
+    return found
+
+
+def _module_rules(tree: ast.Module) -> list[str]:
+    rules: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets):
+            value = node.value
+            rules += [r for mark in (value.elts if isinstance(value, ast.List) else [value]) for r in _marked(mark)]
+    return rules
+
+
+def _marked(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "rule":
+        for argument in node.args:
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                yield argument.value
+
+
+def known_rules() -> list[str]:
+    """Every numbered rule of the context page; R begins with 0."""
+    return ["D.R.0", *(f"D.{s}.{n}" for s in SECTIONS for n in range(1, len(names_of(s)) + 1))]
+
+
+def unknown(found: Mapping[str, list[str]]) -> list[str]:
+    """Rule ids that tests carry and that no page has."""
+    known = set(known_rules())
+    known |= {
+        f"{page}.{section}.{n}"
+        for page, (_, sections) in OTHERS.items()
+        for section, count in sections.items()
+        for n in range(1, count + 1)
+    }
+    return sorted(rule for rule in found if rule.startswith(("D.", "C.", "P.")) and rule not in known)
+
+
+def missing(found: Mapping[str, list[str]]) -> list[str]:
+    """Rules in scope that no test carries."""
+    return [rule for rule in known_rules() if rule in SCOPE and rule not in found]
+
+
+def render(found: Mapping[str, list[str]]) -> str:
+    """The page."""
+    rules = known_rules()
+    tested = sum(1 for rule in rules if rule in found)
+    in_scope = sum(1 for rule in SCOPE if rule in found)
+    counts = (
+        f"Context: {len(rules)} rules, {tested} tested, {len(rules) - tested} open. "
+        f"In the scope of this release: {len(SCOPE)}, {in_scope} tested."
+    )
+    lines = [
+        "# Rules and their tests",
+        "",
+        "Written by `python -m tests.rules`; do not edit.",
+        "",
+        counts,
+    ]
+    for page, (title, sections) in OTHERS.items():
+        count = sum(sections.values())
+        done = sum(1 for rule in found if rule.startswith(f"{page}."))
+        lines[-1] += f" {title}: {count} rules, {done} tested, {count - done} open."
+    for section, (title, _) in SECTIONS.items():
+        lines += ["", f"## {section}. {title}", "", "| rule | what | state | tests |", "|---|---|---|---|"]
+        names = [("D.R.0", "one compile per step")] if section == "R" else []
+        names += [(f"D.{section}.{n}", name) for n, name in enumerate(names_of(section), 1)]
+        lines += [_row(rule, name, found.get(rule, [])) for rule, name in names]
+    for page, (title, sections) in OTHERS.items():
+        lines += ["", f"## {title}", "", "| section | rules | tested | tests |", "|---|---|---|---|"]
+        for section, count in sections.items():
+            carried = {r: t for r, t in found.items() if r.startswith(f"{page}.{section}.")}
+            numbers = ", ".join(sorted(carried, key=lambda r: int(r.rpartition(".")[2])))
+            files = sorted({test.partition("::")[0] for tests in carried.values() for test in tests})
+            shown = "".join(f" {file}<br>" for file in files).removesuffix("<br>").strip()
+            lines.append(f"| {page}.{section} | {count} | {numbers or 'open'} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def _row(rule: str, name: str, tests: list[str]) -> str:
+    state = "tested" if tests else "open"
+    return f"| {rule} | {name} | {state} | {'<br>'.join(tests)} |"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or with ``--check`` say what is stale or missing."""
+    found = collect()
+    page = render(found)
+    if "--check" not in arguments:
+        PAGE.write_text(page, encoding="utf-8")
+        return 0
+    complaints = [f"{rule}: in scope, and no test carries it" for rule in missing(found)]
+    complaints += [f"{rule}: no such rule, yet {found[rule][0]} carries it" for rule in unknown(found)]
+    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
+        complaints.append("docs/rules.md is stale: run python -m tests.rules")
+    for complaint in complaints:
+        print(complaint)  # noqa: T201  (a command line)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""The races: thousands of steps under faults in the soak, a few hundred here, and faults planted to be found.
+
+``python -m tests.simulation --steps 20000`` is the soak; a seed that it names reproduces exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from contextbus.actors import append, settle
+from contextbus.actors.effects import Store
+from contextbus.actors.placement import Placement
+from contextbus_protocol.errors import ContextBusError
+from contextbus_protocol.messages import Committed
+from tests.simulation.run import simulate
+from tests.simulation.world import NO_FAULTS, Faults
+
+SEEDS = 24
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_invariant_holds_under_faults(seed: int) -> None:
+    result = simulate(seed)
+    assert result.steps > 0
+
+
+def test_without_faults_nothing_is_given_up() -> None:
+    result = simulate(3, NO_FAULTS)
+    assert result.kills == 0
+    assert "deadline_exceeded" not in result.errors
+
+
+def test_a_seed_reproduces_exactly() -> None:
+    assert simulate(5) == simulate(5)
+    assert simulate(5).log != simulate(6).log
+
+
+HARSH = Faults(drop=0.04, kill=0.012, lost_reply=0.06, lost_request=0.06)
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def forget_commands(patch: pytest.MonkeyPatch) -> None:
+    """A retry is decided again although the log holds its command."""
+    patch.setattr(settle, "look_up", lambda _fold, _flight: None)
+
+
+def trust_refusals(patch: pytest.MonkeyPatch) -> None:
+    """A refused append counts as stored."""
+    real = append.advance
+
+    def advance(state: append.Appending, outcome: append.Outcome) -> tuple[append.Appending, append.Operation]:
+        if isinstance(outcome, append.Refused):
+            outcome = append.Appended(10**6)
+        return real(state, outcome)
+
+    patch.setattr(append, "advance", advance)
+
+
+def commit_before_blobs(patch: pytest.MonkeyPatch) -> None:
+    """A commit names a package that was never put."""
+    real = append.begin
+
+    def begin(store: Store) -> tuple[append.Appending, append.Operation]:
+        return real(msgspec.structs.replace(store, blobs=()))
+
+    patch.setattr(append, "begin", begin)
+
+
+def answer_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """Placement answers the client when it asks for the commit, not when it is stored."""
+    real = Placement.decide
+
+    def decide(self: Placement, state: Any, message: Any) -> Any:
+        state, effects = real(self, state, message)
+        early: list[Any] = []
+        for effect in effects:
+            if isinstance(effect, Store):
+                told = Committed(
+                    run=effect.commit.run,
+                    token=effect.token,
+                    part="run",
+                    sequence=effect.expected + 1,
+                    digest="",
+                    commit=effect.commit,
+                )
+                early += real(self, state, told)[1]
+        return state, (*effects, *early)
+
+    patch.setattr(Placement, "decide", decide)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [forget_commands, trust_refusals, commit_before_blobs, answer_before_commit],
+)
+def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    found = 0
+    for seed in range(40):
+        try:
+            simulate(seed, HARSH, steps=8)
+        except (AssertionError, LookupError, ContextBusError):
+            found += 1
+            break
+    assert found, "no seed shows the fault"
