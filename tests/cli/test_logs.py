@@ -6,13 +6,13 @@ import json
 
 import anyio
 import pytest
+from tests.cli.command import EXAMPLES, Command
 
-import contextbus.client as client
+from contextbus import client
 from contextbus.runtime import connection, embedded
 from contextbus.runtime.journal import Appended
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus_protocol import subjects
-from tests.cli.command import EXAMPLES, Command
 
 
 def compile_example(command: Command, run: str = "r1", *more: object) -> None:
@@ -20,7 +20,7 @@ def compile_example(command: Command, run: str = "r1", *more: object) -> None:
 
 
 @pytest.mark.broker
-def test_a_run_is_listed_replayed_and_verified(command: Command):
+def test_a_run_is_listed_replayed_and_verified(command: Command) -> None:
     compile_example(command, "r1", "--working-memory", EXAMPLES / "working-memory.json")
     (run,) = command.json("runs")
     assert run == {"run": "r1", "commits": 1, "steps": 1, "lastStep": 0, "scope": {"userId": "local"}}
@@ -39,7 +39,7 @@ def test_a_run_is_listed_replayed_and_verified(command: Command):
 
 
 @pytest.mark.broker
-def test_a_log_that_was_changed_is_exit_code_1(command: Command):
+def test_a_log_that_was_changed_is_exit_code_1(command: Command) -> None:
     compile_example(command)
 
     async def repeat_last_commit() -> None:
@@ -69,7 +69,7 @@ def test_a_log_that_was_changed_is_exit_code_1(command: Command):
 
 
 @pytest.mark.broker
-def test_a_run_that_is_not_there_is_said(command: Command):
+def test_a_run_that_is_not_there_is_said(command: Command) -> None:
     compile_example(command)
     for name in ("replay", "verify"):
         assert "contextbus runs" in command(name, "r2", code=1).stderr
@@ -78,20 +78,20 @@ def test_a_run_that_is_not_there_is_said(command: Command):
 
 
 @pytest.mark.parametrize("arguments", [("runs",), ("replay", "r1"), ("verify", "r1"), ("verify", "--all")])
-def test_without_a_data_folder_nothing_is_made(command: Command, arguments: tuple[str, ...]):
+def test_without_a_data_folder_nothing_is_made(command: Command, arguments: tuple[str, ...]) -> None:
     assert "--data" in command(*arguments, code=3).stderr
     assert not command.data.exists()
 
 
 @pytest.mark.broker
-def test_the_runs_of_a_tenant_are_its_own(command: Command):
+def test_the_runs_of_a_tenant_are_its_own(command: Command) -> None:
     compile_example(command, "r1", "--tenant", "acme")
     assert command.json("runs") == []
     assert [r["run"] for r in command.json("runs", "--tenant", "acme")] == ["r1"]
 
 
 @pytest.mark.broker
-def test_what_is_compiled_by_hand_is_seen_too(command: Command):
+def test_what_is_compiled_by_hand_is_seen_too(command: Command) -> None:
     async def compile_by_hand() -> None:
         async with client.open(folder=command.data) as bus:
             run = await bus.run("by-hand", scope=client.Scope(user_id="ada"))
@@ -106,7 +106,7 @@ def test_what_is_compiled_by_hand_is_seen_too(command: Command):
 
 
 @pytest.mark.broker
-def test_the_doctor_finds_what_is_needed(command: Command):
+def test_the_doctor_finds_what_is_needed(command: Command) -> None:
     said = command.json("doctor")
     found = {c["name"]: c["status"] for c in said["checks"]}
     for name in ("python", "sqlite fts5", "nats-server", "data folder", "server", "jetstream", "durability"):
@@ -116,7 +116,7 @@ def test_the_doctor_finds_what_is_needed(command: Command):
     assert "nats-server" in command("doctor").stdout
 
 
-def test_the_doctor_says_why_a_server_is_not_reached(command: Command):
+def test_the_doctor_says_why_a_server_is_not_reached(command: Command) -> None:
     said = command.json("doctor", "--nats", "nats://127.0.0.1:1", code=3)
     (server,) = [c for c in said["checks"] if c["name"] == "server"]
     assert server["status"] == "missing"

@@ -10,12 +10,12 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.cli.command import EXAMPLES, Command, eventually, is_alive
 
 from contextbus.cli.failures import NoServerError
 from contextbus.cli.options import Place
 from contextbus.cli.serving import ACTORS, open_link, wait_until_served
 from contextbus.runtime.datafolder import DataFolder
-from tests.cli.command import EXAMPLES, Command, eventually, is_alive
 
 pytestmark = pytest.mark.broker
 
@@ -36,7 +36,7 @@ def server_pid(data: Path) -> int:
 
 
 @pytest.mark.timeout(120)
-def test_every_actor_and_worker_as_a_process_of_its_own(command: Command):
+def test_every_actor_and_worker_as_a_process_of_its_own(command: Command) -> None:
     """They answer a compile of another process, come back when they die, and end with the first one."""
     url_file = command.folder / "up.json"
     with command.running(
@@ -86,7 +86,7 @@ async def wait_for(data: Path, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_children_end_with_a_parent_that_is_killed(command: Command):
+def test_children_end_with_a_parent_that_is_killed(command: Command) -> None:
     with command.running("up", "--processes", "--no-memory") as (process, said):
         pids = [*said["processes"].values(), server_pid(command.data)]
         process.kill()
@@ -96,7 +96,7 @@ def test_children_end_with_a_parent_that_is_killed(command: Command):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_one_process_serves_all_and_leaves_nothing(command: Command, number: int, code: int):
+def test_one_process_serves_all_and_leaves_nothing(command: Command, number: int, code: int) -> None:
     with command.running("up", "--worker", EXAMPLES / "tickets.py") as (process, said):
         assert said["processes"] == {}
         assert said["sources"] == ["tickets", "memory"]
@@ -113,7 +113,7 @@ def test_one_process_serves_all_and_leaves_nothing(command: Command, number: int
     assert is_unlocked(command.data)
 
 
-def test_actors_and_workers_join_a_server_that_runs(command: Command):
+def test_actors_and_workers_join_a_server_that_runs(command: Command) -> None:
     """Each by a command of its own, as on several machines."""
     with command.running("up", "--no-memory"):
         with (
@@ -147,11 +147,11 @@ def test_actors_and_workers_join_a_server_that_runs(command: Command):
         (("up", "--worker", EXAMPLES / "tickets.py", "--worker", EXAMPLES / "tickets.py"), 2, "'tickets'"),
     ],
 )
-def test_what_cannot_be_served_is_said(command: Command, arguments: tuple[object, ...], code: int, words: str):
+def test_what_cannot_be_served_is_said(command: Command, arguments: tuple[object, ...], code: int, words: str) -> None:
     assert words in command(*arguments, code=code).stderr
 
 
-def test_remote_actors_that_nobody_runs_are_exit_code_3(command: Command):
+def test_remote_actors_that_nobody_runs_are_exit_code_3(command: Command) -> None:
     asked = ("compile", EXAMPLES / "conversation.json", "--actors", "remote", "--no-memory")
     assert "no server runs" in command(*asked, code=3).stderr
     with command.running("up", "--no-memory", "--tenant", "acme") as (process, _):
@@ -162,7 +162,7 @@ def test_remote_actors_that_nobody_runs_are_exit_code_3(command: Command):
             process.send_signal(signal.SIGCONT)
 
 
-async def test_a_folder_without_a_server_is_nothing_to_attach_to(tmp_path: Path):
+async def test_a_folder_without_a_server_is_nothing_to_attach_to(tmp_path: Path) -> None:
     with pytest.raises(NoServerError):
         async with open_link(Place(data=tmp_path, nats=None, tenant="default"), "test", start=False):
             pass

@@ -41,7 +41,14 @@ Tenant = Annotated[
     str, typer.Option("--tenant", envvar="CONTEXTBUS_TENANT", metavar="NAME", help="Whose runs and records these are.")
 ]
 Replicas = Annotated[
-    int, typer.Option("--replicas", min=1, max=5, help="On how many servers of a cluster each message is stored.")
+    int,
+    typer.Option(
+        "--replicas",
+        envvar="CONTEXTBUS_REPLICAS",
+        min=1,
+        max=5,
+        help="On how many servers of a cluster the streams are made to store each message.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ScopeFields = Annotated[
