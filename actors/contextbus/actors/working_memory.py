@@ -51,7 +51,7 @@ from contextbus_protocol.messages import (
     WorkingMemoryState,
 )
 from contextbus_protocol.subjects import ActorName
-from contextbus_protocol.working_memory import WorkingMemorySnapshot
+from contextbus_protocol.working_memory import WorkingMemoryPatch, WorkingMemorySnapshot
 
 CONFLICTS: Final = 5
 LONGEST_QUEUE: Final = 64
@@ -353,10 +353,15 @@ def _create(command: CreateWorkingMemory) -> WorkingMemorySnapshot:
     )
 
 
+def digest_patch(patch: WorkingMemoryPatch) -> str:
+    """The digest of the command that a patch comes with."""
+    return digests.digest_bytes(encode_json(("patch-working-memory", patch)))
+
+
 def _digest(command: Write) -> str:
     """What a command asks for, as a digest: attempt, reply address and times left out."""
     if isinstance(command, PatchWorkingMemory):
-        return digests.digest_bytes(encode_json(("patch-working-memory", command.patch)))
+        return digest_patch(command.patch)
     key = (
         "create-working-memory",
         command.scope,

@@ -17,7 +17,7 @@ from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.run import ChainBrokenError, RunState, fold_commit, fold_event
 from contextbus.core.step import POLICY, decide_step, plan_step
-from contextbus.replay.form import find_flaws
+from contextbus.replay.form import find_command_flaw, find_flaws
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.chat import Text
@@ -220,6 +220,9 @@ def _check_step(
         again, text = _compute(state, logged, event, output, known, estimator)
     except ContextBusError as exc:
         return check("different", "step", "a compiled step", f"{exc.code}: {exc.message}")
+    flaw = find_command_flaw(logged.commit, event, output.user_text)
+    if flaw is not None:
+        return check("different", flaw.field, flaw.expected, flaw.got)
     field, expected, got = first_difference(event, again)
     if field:
         return check("different", field, expected, got)
