@@ -5,6 +5,7 @@ A name becomes one token: ``[A-Za-z0-9_-]`` as it is, every other UTF-8 byte as 
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from contextbus_protocol.errors import InvalidTypeError
@@ -15,6 +16,7 @@ Part = Literal["run", "working-memory"]
 PARTS: tuple[Part, ...] = ("run", "working-memory")
 
 LONGEST_NAME = 128
+_PLAIN_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}", re.ASCII)
 LONGEST_ADDRESS = 1024
 """Characters of a reply address: a server closes the connection on a line of more than 4,096 bytes."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -26,6 +28,8 @@ def encode_name(name: str) -> str:
     Raises:
         InvalidTypeError: the name is empty, not encodable, or its token is longer than 128 characters.
     """
+    if _PLAIN_NAME.fullmatch(name):
+        return name
     try:
         raw = name.encode()
     except UnicodeEncodeError:

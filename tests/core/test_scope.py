@@ -24,13 +24,13 @@ scopes = st.builds(Scope, fields, fields, fields, fields, fields)
         (Scope(user_id="ada"), Scope(chat_id="c"), Scope(user_id="ada", chat_id="c")),
     ],
 )
-def test_a_field_set_on_one_side_or_equal_on_both_holds(pinned: Scope, requested: Scope, effective: Scope):
+def test_a_field_set_on_one_side_or_equal_on_both_holds(pinned: Scope, requested: Scope, effective: Scope) -> None:
     assert narrow(pinned, requested) == effective
 
 
 @pytest.mark.rule("D.K.3")
 @pytest.mark.parametrize("field", SCOPE_FIELDS)
-def test_a_field_that_differs_is_a_type_error_which_names_it_and_no_value(field: str):
+def test_a_field_that_differs_is_a_type_error_which_names_it_and_no_value(field: str) -> None:
     with pytest.raises(TypeError, match=field) as caught:
         narrow(Scope(**{field: "secret-one"}), Scope(**{field: "secret-two"}))
     assert isinstance(caught.value, ScopeConflictError)
@@ -40,7 +40,7 @@ def test_a_field_that_differs_is_a_type_error_which_names_it_and_no_value(field:
 
 @pytest.mark.rule("D.K.2", "D.K.3", "D.K.6")
 @given(scopes, scopes)
-def test_what_comes_out_lies_within_both_sides(pinned: Scope, requested: Scope):
+def test_what_comes_out_lies_within_both_sides(pinned: Scope, requested: Scope) -> None:
     conflict = any(
         None not in (mine, theirs) and mine != theirs
         for mine, theirs in ((read_field(pinned, f), read_field(requested, f)) for f in SCOPE_FIELDS)
@@ -56,7 +56,7 @@ def test_what_comes_out_lies_within_both_sides(pinned: Scope, requested: Scope):
 
 
 @pytest.mark.rule("D.K.6")
-def test_a_child_sets_what_its_parent_sets():
+def test_a_child_sets_what_its_parent_sets() -> None:
     parent = Scope(user_id="ada", chat_id="c")
     assert lies_within(Scope(user_id="ada", chat_id="c", run_id="r"), parent)
     assert not lies_within(Scope(user_id="ada"), parent)
@@ -65,7 +65,7 @@ def test_a_child_sets_what_its_parent_sets():
 
 
 @pytest.mark.rule("D.K.5", "D.K.7")
-def test_a_scope_outside_of_the_parent_run_is_refused():
+def test_a_scope_outside_of_the_parent_run_is_refused() -> None:
     parent = Scope(user_id="ada")
     assert require_within(Scope(user_id="ada", run_id="r"), parent) == Scope(user_id="ada", run_id="r")
     with pytest.raises(TypeError, match="user_id"):
@@ -73,7 +73,7 @@ def test_a_scope_outside_of_the_parent_run_is_refused():
 
 
 @pytest.mark.rule("D.K.4")
-def test_a_scope_must_name_somebody():
+def test_a_scope_must_name_somebody() -> None:
     with pytest.raises(ScopeConflictError, match="at least one"):
         require_scope(Scope())
     with pytest.raises(ScopeConflictError, match="user_id"):
@@ -81,6 +81,6 @@ def test_a_scope_must_name_somebody():
     assert require_scope(Scope(actor_id="x")) == Scope(actor_id="x")
 
 
-def test_an_unknown_field_is_an_error():
+def test_an_unknown_field_is_an_error() -> None:
     with pytest.raises(InvalidTypeError):
         read_field(Scope(), "tenant")

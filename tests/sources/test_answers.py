@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -33,7 +34,7 @@ def returning(answer: object) -> FunctionSource:
 
 
 @pytest.mark.rule("D.K.19")
-async def test_what_is_found_is_offered_and_nothing_is_an_empty_tuple(ask: Ask):
+async def test_what_is_found_is_offered_and_nothing_is_an_empty_tuple(ask: Ask) -> None:
     query = ask()
     offered = await handler(returning([GOOD]))(query)
     assert offered == Offered(run=query.run, token=query.token, source="docs", kind="rag", candidates=(GOOD,))
@@ -41,7 +42,7 @@ async def test_what_is_found_is_offered_and_nothing_is_an_empty_tuple(ask: Ask):
 
 
 @pytest.mark.rule("D.C.16")
-async def test_more_than_the_limit_is_offered_whole(ask: Ask):
+async def test_more_than_the_limit_is_offered_whole(ask: Ask) -> None:
     many = [candidate(str(n), f"text {n}", 1) for n in range(50)]
     offered = await handler(returning(many))(ask(limit=3))
     assert isinstance(offered, Offered)
@@ -78,14 +79,14 @@ async def test_more_than_the_limit_is_offered_whole(ask: Ask):
         [msgspec.structs.replace(GOOD, query=7)],
     ],
 )
-async def test_one_malformed_candidate_fails_the_whole_answer(ask: Ask, bad: object):
+async def test_one_malformed_candidate_fails_the_whole_answer(ask: Ask, bad: object) -> None:
     answer = await handler(returning(bad))(ask())
     assert isinstance(answer, Failed)
     assert (answer.code, answer.origin_code, answer.origin_type) == ("malformed", None, None)
 
 
 @pytest.mark.rule("D.W.2", "D.D.8")
-async def test_an_exception_becomes_code_and_type_without_its_text(ask: Ask):
+async def test_an_exception_becomes_code_and_type_without_its_text(ask: Ask) -> None:
     seen: list[BaseException] = []
 
     class QuotaError(RuntimeError):
@@ -103,7 +104,7 @@ async def test_an_exception_becomes_code_and_type_without_its_text(ask: Ask):
     assert seen == [error]
 
 
-async def test_a_code_that_is_a_sentence_is_not_passed_on(ask: Ask):
+async def test_a_code_that_is_a_sentence_is_not_passed_on(ask: Ask) -> None:
     class ChattyError(RuntimeError):
         code = "the user asked about tea"
 
@@ -116,7 +117,7 @@ async def test_a_code_that_is_a_sentence_is_not_passed_on(ask: Ask):
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), ExceptionGroup("g", [ValueError()])])
-async def test_neither_exit_nor_a_cancellation_of_its_own_gets_out(ask: Ask, error: BaseException):
+async def test_neither_exit_nor_a_cancellation_of_its_own_gets_out(ask: Ask, error: BaseException) -> None:
     async def find(_query: Query) -> list[Candidate]:
         raise error
 
@@ -126,7 +127,7 @@ async def test_neither_exit_nor_a_cancellation_of_its_own_gets_out(ask: Ask, err
 
 
 @pytest.mark.rule("D.W.5")
-async def test_our_own_cancellation_passes(ask: Ask):
+async def test_our_own_cancellation_passes(ask: Ask) -> None:
     async def find(_query: Query) -> list[Candidate]:
         await anyio.sleep_forever()
         return []
@@ -138,7 +139,7 @@ async def test_our_own_cancellation_passes(ask: Ask):
         await task
 
 
-async def test_a_scope_conflict_is_named(ask: Ask):
+async def test_a_scope_conflict_is_named(ask: Ask) -> None:
     async def find(_query: Query) -> list[Candidate]:
         raise ScopeConflictError("outside")
 
@@ -148,7 +149,7 @@ async def test_a_scope_conflict_is_named(ask: Ask):
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.0, -1.0, float("nan")])
-async def test_a_source_that_is_late_has_failed(ask: Ask, seconds: float):
+async def test_a_source_that_is_late_has_failed(ask: Ask, seconds: float) -> None:
     async def find(_query: Query) -> list[Candidate]:
         await anyio.sleep(10)
         return []
@@ -159,7 +160,7 @@ async def test_a_source_that_is_late_has_failed(ask: Ask, seconds: float):
     assert answer.code == "timeout"
 
 
-async def test_beyond_its_concurrency_it_is_busy_and_then_free_again(ask: Ask):
+async def test_beyond_its_concurrency_it_is_busy_and_then_free_again(ask: Ask) -> None:
     go = anyio.Event()
 
     async def find(_query: Query) -> list[Candidate]:
@@ -183,7 +184,28 @@ async def test_beyond_its_concurrency_it_is_busy_and_then_free_again(ask: Ask):
         handler(make(find), concurrency=0)
 
 
-async def test_an_answer_that_is_too_large_is_refused(ask: Ask):
+async def test_plain_functions_that_hang_take_up_their_own_threads_only(ask: Ask) -> None:
+    go = threading.Event()
+
+    def find(query: Query) -> list[Candidate]:
+        if query.text == "hang":
+            go.wait(5)
+        return []
+
+    answer = handler(FunctionSource(find, id="docs", kind="rag", threads=2))
+    before = threading.active_count()
+    try:
+        for _ in range(5):
+            late = await answer(ask("hang", seconds_left=0.02))
+            assert isinstance(late, Failed)
+            assert late.code == "timeout"
+        assert threading.active_count() - before <= 2
+    finally:
+        go.set()
+    assert isinstance(await answer(ask("tea")), Offered)
+
+
+async def test_an_answer_that_is_too_large_is_refused(ask: Ask) -> None:
     answer = await handler(returning([candidate("r", "x" * (MAX_ANSWER_BYTES + 1), 1)]))(ask())
     assert isinstance(answer, Failed)
     assert (answer.code, answer.origin_code) == ("error", "payload_too_large")

@@ -42,7 +42,7 @@ texts = st.text(
 
 @pytest.mark.rule("D.M.12")
 @given(texts, st.integers(1, 80))
-def test_slices_cover_the_text_and_keep_to_the_target(text: str, target: int):
+def test_slices_cover_the_text_and_keep_to_the_target(text: str, target: int) -> None:
     chunks = chunk_text(text, title="A title", target_tokens=target)
     end = 0
     for chunk in chunks:
@@ -56,13 +56,13 @@ def test_slices_cover_the_text_and_keep_to_the_target(text: str, target: int):
 
 
 @pytest.mark.rule("D.M.12")
-def test_four_characters_are_a_token():
+def test_four_characters_are_a_token() -> None:
     words = "word " * 400
     assert [chunk.end - chunk.start for chunk in chunk_text(words, target_tokens=100)] == [400] * 5
     assert len(chunk_text(words[:400], target_tokens=100)) == 1
 
 
-def test_cuts_fall_on_headings_and_the_first_line_names_the_place():
+def test_cuts_fall_on_headings_and_the_first_line_names_the_place() -> None:
     chunks = chunk_text(MARKDOWN, title="Bank", target_tokens=32)
     assert [(chunk.heading, MARKDOWN[chunk.start : chunk.end].strip().split("\n")[0]) for chunk in chunks] == [
         ("Bank", "Intro line."),
@@ -73,7 +73,7 @@ def test_cuts_fall_on_headings_and_the_first_line_names_the_place():
         assert chunk.text.split("\n")[0] == chunk.heading
 
 
-def test_without_headings_cuts_fall_on_paragraphs_then_sentences():
+def test_without_headings_cuts_fall_on_paragraphs_then_sentences() -> None:
     paragraphs = f"{'a' * 40}\n\n{'b' * 40}\n\n{'c' * 40}"
     assert [chunk.text for chunk in chunk_text(paragraphs, target_tokens=16)] == ["a" * 40, "b" * 40, "c" * 40]
     sentences = "One sentence that is here. Another one that follows it! And is it a third one? Yes it is."
@@ -81,7 +81,7 @@ def test_without_headings_cuts_fall_on_paragraphs_then_sentences():
 
 
 @pytest.mark.parametrize("cluster", ["e\u0301\u0323", "\U0001f469\u200d\U0001f52c", "\U0001f44d\U0001f3fd"])
-def test_no_cut_falls_inside_of_a_combined_character(cluster: str):
+def test_no_cut_falls_inside_of_a_combined_character(cluster: str) -> None:
     for chunk in chunk_text(cluster * 200, target_tokens=17):
         assert not unicodedata.combining(chunk.text[0])
         assert chunk.text[0] == cluster[0]
@@ -89,7 +89,7 @@ def test_no_cut_falls_inside_of_a_combined_character(cluster: str):
 
 
 @pytest.mark.parametrize("unit", ["# ", "#", "=", " ", "a\n=\n", ". ", ".\"'", "```\n", "\n \n", "x", "# a\n"])
-def test_cutting_is_linear_in_the_text(unit: str):
+def test_cutting_is_linear_in_the_text(unit: str) -> None:
     begun = time.perf_counter()
     chunk_text(unit * (500_000 // len(unit)))
     assert time.perf_counter() - begun < 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from contextbus.runtime.bus import Bus, Frame
 from contextbus.runtime.journal import Journal
 from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.sources.answers import handler
-from contextbus.sources.memory import MemorySource, memory_source
+from contextbus.sources.memory import memory_source
 from contextbus.sources.worker import Worker
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.messages import (
@@ -45,6 +46,7 @@ class Client:
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
 
     async def ask(self, message: AnyMessage, subject: str = "", content_type: str = codec.MSGPACK) -> AnyMessage:
+        """Send a message and wait for the next answer."""
         to = subject or subjects.source_admin(self.tenant, "memory")
         self.bus.publish(to, codec.encode_message(message, content_type), content_type=content_type)
         async with asyncio.timeout(SECONDS):
@@ -52,6 +54,7 @@ class Client:
         return codec.decode_message(frame.data, frame.content_type)
 
     async def remember(self, text: str, message_id: str, scope: Scope = ADA, record: str | None = None) -> AnyMessage:
+        """Remember a text."""
         return await self.ask(
             Remember(
                 run="",
@@ -67,86 +70,90 @@ class Client:
         )
 
 
-@pytest.fixture
-def memory(journal: Journal, tenant: str, tmp_path: Path) -> MemorySource:
-    return memory_source(journal, tenant, data=tmp_path)
-
-
-@pytest.fixture
-async def client(memory: MemorySource, bus: Bus, tenant: str) -> AsyncGenerator[Client]:
-    made = Client(bus, tenant)
-    await bus.subscribe(f"ctx.inbox.{tenant}.>", made.frames.put_nowait)
+@asynccontextmanager
+async def serve(bus: Bus, journal: Journal, tenant: str, data: Path) -> AsyncGenerator[Client]:
+    """A memory worker, and a client of it."""
+    client = Client(bus, tenant)
+    memory = memory_source(journal, tenant, data=data)
+    subscription = await bus.subscribe(f"ctx.inbox.{tenant}.me.>", client.frames.put_nowait)
     async with Worker(bus, tenant, memory).serve():
-        yield made
+        yield client
+    await subscription.unsubscribe()
     await memory.aclose()
 
 
 @pytest.mark.rule("D.K.11", "D.K.24")
-async def test_remember_query_list_and_forget(client: Client, tenant: str, ask: Ask):
-    done = await client.remember("Ada likes green tea", "m1")
-    assert isinstance(done, Remembered)
-    assert done.revision == 1
+async def test_remember_query_list_and_forget(
+    bus: Bus, journal: Journal, tenant: str, tmp_path: Path, ask: Ask
+) -> None:
+    async with serve(bus, journal, tenant, tmp_path) as client:
+        done = await client.remember("Ada likes green tea", "m1")
+        assert isinstance(done, Remembered)
+        assert done.revision == 1
 
-    query = ask("tea", source="memory", reply_to=client.reply_to, seen=done.sequence)
-    offered = await client.ask(query, subjects.query(tenant, "memory"))
-    assert isinstance(offered, Offered)
-    (found,) = offered.candidates
-    assert (found.record_id, found.revision, found.digest) == (done.record_id, 1, done.digest)
-    assert found.provenance == Provenance("asserted", ("host",))
+        query = ask("tea", source="memory", reply_to=client.reply_to, seen=done.sequence)
+        offered = await client.ask(query, subjects.query(tenant, "memory"))
+        assert isinstance(offered, Offered)
+        (found,) = offered.candidates
+        assert (found.record_id, found.revision, found.digest) == (done.record_id, 1, done.digest)
+        assert found.provenance == Provenance("asserted", ("host",))
 
-    listing = ListRecords(run="", tenant=tenant, reply_to=client.reply_to, source="memory", message_id="l", scope=ADA)
-    listed = await client.ask(listing)
-    assert isinstance(listed, RecordsListed)
-    assert [record.text for record in listed.records] == ["Ada likes green tea"]
+        listing = ListRecords(
+            run="", tenant=tenant, reply_to=client.reply_to, source="memory", message_id="l", scope=ADA
+        )
+        listed = await client.ask(listing)
+        assert isinstance(listed, RecordsListed)
+        assert [record.text for record in listed.records] == ["Ada likes green tea"]
 
-    forget = Forget(
-        run="",
-        tenant=tenant,
-        reply_to=client.reply_to,
-        source="memory",
-        message_id="f",
-        record_id=done.record_id,
-        scope=ADA,
-    )
-    forgotten = await client.ask(forget)
-    assert isinstance(forgotten, Forgotten)
-    assert forgotten.revisions == 1
-    offered = await client.ask(ask("tea", source="memory"), subjects.query(tenant, "memory"))
-    assert isinstance(offered, Offered)
-    assert offered.candidates == ()
-    refused = await client.remember("Ada likes green tea", "m2")
-    assert isinstance(refused, ErrorReply)
-    assert (refused.command, refused.code) == ("m2", "forbidden")
+        forget = Forget(
+            run="",
+            tenant=tenant,
+            reply_to=client.reply_to,
+            source="memory",
+            message_id="f",
+            record_id=done.record_id,
+            scope=ADA,
+        )
+        forgotten = await client.ask(forget)
+        assert isinstance(forgotten, Forgotten)
+        assert forgotten.revisions == 1
+        offered = await client.ask(ask("tea", source="memory"), subjects.query(tenant, "memory"))
+        assert isinstance(offered, Offered)
+        assert offered.candidates == ()
+        refused = await client.remember("Ada likes green tea", "m2")
+        assert isinstance(refused, ErrorReply)
+        assert (refused.command, refused.code) == ("m2", "forbidden")
 
 
-async def test_a_json_client_takes_part(client: Client, tenant: str):
-    request = {
-        "type": "remember",
-        "run": "",
-        "tenant": tenant,
-        "replyTo": client.reply_to,
-        "replyAs": "json",
-        "source": "memory",
-        "messageId": "m",
-        "text": "tea",
-        "scope": {"userId": "ada"},
-        "now": 1,
-    }
-    subject = subjects.source_admin(tenant, "memory")
-    client.bus.publish(subject, msgspec.json.encode(request), content_type=codec.JSON)
-    async with asyncio.timeout(SECONDS):
-        frame = await client.frames.get()
-    answer = msgspec.json.decode(frame.data)
-    assert frame.content_type == codec.JSON
-    assert (answer["type"], answer["revision"]) == ("remembered", 1)
-    client.bus.publish(subject, msgspec.json.encode({**request, "scope": {}}), content_type=codec.JSON)
-    async with asyncio.timeout(SECONDS):
-        answer = msgspec.json.decode((await client.frames.get()).data)
-    assert (answer["type"], answer["code"]) == ("error", "scope_conflict")
+async def test_a_json_client_takes_part(bus: Bus, journal: Journal, tenant: str, tmp_path: Path) -> None:
+    async with serve(bus, journal, tenant, tmp_path) as client:
+        request = {
+            "type": "remember",
+            "run": "",
+            "tenant": tenant,
+            "replyTo": client.reply_to,
+            "replyAs": "json",
+            "source": "memory",
+            "messageId": "m",
+            "text": "tea",
+            "scope": {"userId": "ada"},
+            "now": 1,
+        }
+        subject = subjects.source_admin(tenant, "memory")
+        client.bus.publish(subject, msgspec.json.encode(request), content_type=codec.JSON)
+        async with asyncio.timeout(SECONDS):
+            frame = await client.frames.get()
+        answer = msgspec.json.decode(frame.data)
+        assert frame.content_type == codec.JSON
+        assert (answer["type"], answer["revision"]) == ("remembered", 1)
+        client.bus.publish(subject, msgspec.json.encode({**request, "scope": {}}), content_type=codec.JSON)
+        async with asyncio.timeout(SECONDS):
+            answer = msgspec.json.decode((await client.frames.get()).data)
+        assert (answer["type"], answer["code"]) == ("error", "scope_conflict")
 
 
 @pytest.mark.rule("D.K.4")
-async def test_a_query_without_a_scope_fails_the_source(tenant: str, ask: Ask):
+async def test_a_query_without_a_scope_fails_the_source(tenant: str, ask: Ask) -> None:
     memory = memory_source(MemoryJournal(), tenant)
     await memory.store.remember("tea", scope=ADA, message_id="m", now=1)
     query = ask("tea", source="memory", scope=Scope())
@@ -162,7 +169,7 @@ async def test_a_query_without_a_scope_fails_the_source(tenant: str, ask: Ask):
 
 
 @pytest.mark.rule("D.K.2", "D.K.3")
-async def test_a_query_outside_the_pinned_scope_fails_and_within_it_is_narrowed(tenant: str, ask: Ask):
+async def test_a_query_outside_the_pinned_scope_fails_and_within_it_is_narrowed(tenant: str, ask: Ask) -> None:
     journal = MemoryJournal()
     everyone = memory_source(journal, tenant)
     await everyone.store.remember("tea of bob", scope=Scope(user_id="bob"), message_id="m", now=1)
@@ -177,7 +184,7 @@ async def test_a_query_outside_the_pinned_scope_fails_and_within_it_is_narrowed(
 
 
 @pytest.mark.rule("D.K.11")
-async def test_kinds_of_the_sources_it_rests_on_are_told(tenant: str, ask: Ask):
+async def test_kinds_of_the_sources_it_rests_on_are_told(tenant: str, ask: Ask) -> None:
     memory = memory_source(MemoryJournal(), tenant)
     refs = (SourceRef("user", "u1"), SourceRef("document", "d1"), SourceRef("user", "u2"))
     request = Remember(
@@ -198,7 +205,7 @@ async def test_kinds_of_the_sources_it_rests_on_are_told(tenant: str, ask: Ask):
     assert offered.candidates[0].provenance == Provenance("inferred", ("document", "user"))
 
 
-async def test_while_nobody_asks_the_index_follows_what_others_forget(tenant: str, tmp_path: Path):
+async def test_while_nobody_asks_the_index_follows_what_others_forget(tenant: str, tmp_path: Path) -> None:
     journal = MemoryJournal()
     one, two = memory_source(journal, tenant), memory_source(journal, tenant, data=tmp_path)
     stored = await one.store.remember("the secret sentence", scope=ADA, message_id="m", now=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -13,11 +15,11 @@ from tests.sources.conftest import ADA
 
 from contextbus.core.scope import lies_within
 from contextbus.runtime.embedded import Server
-from contextbus.runtime.journal import Appended, Journal, Record, Unanswered
+from contextbus.runtime.journal import Appended, Journal, Record, Refused, Unanswered
 from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.sources.database import MEMORY
 from contextbus.sources.memory_index import MemoryIndex
-from contextbus.sources.memory_store import MemoryStore, Stored
+from contextbus.sources.memory_store import ANY_SCOPE, MemoryStore, Stored
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.errors import (
     CommandMismatchError,
@@ -34,7 +36,7 @@ from contextbus_protocol.values import Scope
 BOB = Scope(user_id="bob")
 
 
-def make(journal: Journal, tenant: str, path: Path | str = MEMORY, scope: Scope = Scope()) -> MemoryStore:  # noqa: B008  (frozen)
+def make(journal: Journal, tenant: str, path: Path | str = MEMORY, scope: Scope = ANY_SCOPE) -> MemoryStore:
     return MemoryStore(journal, tenant, MemoryIndex(path), scope=scope)
 
 
@@ -54,7 +56,7 @@ async def find(store: MemoryStore, text: str, scope: Scope = ADA) -> list[str]:
 
 
 @pytest.mark.rule("D.K.24")
-async def test_a_record_begins_at_revision_one_and_counts_up(store: MemoryStore, journal: Journal, tenant: str):
+async def test_a_record_begins_at_revision_one_and_counts_up(store: MemoryStore, journal: Journal, tenant: str) -> None:
     first = await remember(store, "Ada likes green tea")
     second = await remember(store, "Ada likes black tea", record=first.record.record_id)
     assert (first.record.revision, second.record.revision) == (1, 2)
@@ -67,7 +69,7 @@ async def test_a_record_begins_at_revision_one_and_counts_up(store: MemoryStore,
 
 
 @pytest.mark.rule("D.K.24")
-async def test_a_repeated_message_id_has_one_effect(store: MemoryStore):
+async def test_a_repeated_message_id_has_one_effect(store: MemoryStore) -> None:
     first = await remember(store, "green tea", id_="m")
     assert await remember(store, "green tea", id_="m") == first
     changed = await remember(store, "black tea", id_="n", record=first.record.record_id)
@@ -79,7 +81,7 @@ async def test_a_repeated_message_id_has_one_effect(store: MemoryStore):
     assert len((await store.list_records(ADA))[0]) == 1
 
 
-async def test_concurrent_changes_all_get_a_revision_of_their_own(journal: Journal, tenant: str):
+async def test_concurrent_changes_all_get_a_revision_of_their_own(journal: Journal, tenant: str) -> None:
     stores = [make(journal, tenant) for _ in range(3)]
     first = await remember(stores[0], "tea 0")
     done: list[Stored] = []
@@ -94,7 +96,7 @@ async def test_concurrent_changes_all_get_a_revision_of_their_own(journal: Journ
 
 
 @pytest.mark.rule("D.K.24", "D.K.2")
-async def test_a_record_matches_if_it_has_every_field_of_the_scope(store: MemoryStore):
+async def test_a_record_matches_if_it_has_every_field_of_the_scope(store: MemoryStore) -> None:
     scopes = [ADA, BOB, Scope(user_id="ada", chat_id="c1"), Scope(user_id="ada", chat_id="c2"), Scope(agent_id="x")]
     for number, scope in enumerate(scopes):
         await remember(store, f"tea {number}", scope)
@@ -107,7 +109,7 @@ async def test_a_record_matches_if_it_has_every_field_of_the_scope(store: Memory
 
 @pytest.mark.rule("D.K.4")
 @pytest.mark.parametrize("scope", [Scope(), Scope(user_id="")])
-async def test_without_a_scope_nothing_is_everything(store: MemoryStore, scope: Scope):
+async def test_without_a_scope_nothing_is_everything(store: MemoryStore, scope: Scope) -> None:
     await remember(store, "tea")
     with pytest.raises(ScopeConflictError):
         await store.search("tea", scope, limit=10)
@@ -120,7 +122,7 @@ async def test_without_a_scope_nothing_is_everything(store: MemoryStore, scope: 
 
 
 @pytest.mark.rule("D.K.2", "D.K.3")
-async def test_a_pinned_store_is_narrowed_and_never_widened(journal: Journal, tenant: str):
+async def test_a_pinned_store_is_narrowed_and_never_widened(journal: Journal, tenant: str) -> None:
     await remember(make(journal, tenant), "tea of bob", BOB)
     pinned = make(journal, tenant, scope=ADA)
     stored = await remember(pinned, "tea of ada", Scope(chat_id="c"))
@@ -130,7 +132,7 @@ async def test_a_pinned_store_is_narrowed_and_never_widened(journal: Journal, te
         await find(pinned, "tea", BOB)
 
 
-async def test_a_record_of_another_scope_does_not_exist(store: MemoryStore):
+async def test_a_record_of_another_scope_does_not_exist(store: MemoryStore) -> None:
     stored = await remember(store, "tea")
     for scope in (BOB, Scope(user_id="ada", chat_id="c")):
         with pytest.raises(NotFoundError):
@@ -143,7 +145,9 @@ async def test_a_record_of_another_scope_does_not_exist(store: MemoryStore):
 
 
 @pytest.mark.rule("D.K.24")
-async def test_forgetting_erases_all_revisions_behind_a_tombstone(store: MemoryStore, journal: Journal, tenant: str):
+async def test_forgetting_erases_all_revisions_behind_a_tombstone(
+    store: MemoryStore, journal: Journal, tenant: str
+) -> None:
     first = await remember(store, "green tea")
     record_id = first.record.record_id
     second = await remember(store, "black tea", record=record_id)
@@ -164,9 +168,9 @@ async def test_forgetting_erases_all_revisions_behind_a_tombstone(store: MemoryS
 
 
 @pytest.mark.rule("D.K.24")
-async def test_what_was_forgotten_is_not_learned_again_until_it_is_allowed(
+async def test_what_was_forgotten_is_learned_again_only_when_allowed(
     store: MemoryStore, journal: Journal, tenant: str
-):
+) -> None:
     first = await remember(store, "green tea", id_="m")
     await store.forget(first.record.record_id, scope=ADA, message_id="f")
     other = make(journal, tenant)
@@ -181,7 +185,7 @@ async def test_what_was_forgotten_is_not_learned_again_until_it_is_allowed(
     assert await find(store, "tea") == ["green tea"]
 
 
-async def test_what_one_process_forgets_the_index_of_another_does_not_find(journal: Journal, tenant: str):
+async def test_what_one_process_forgets_the_index_of_another_does_not_find(journal: Journal, tenant: str) -> None:
     one, two = make(journal, tenant), make(journal, tenant)
     stored = await remember(one, "green tea")
     assert await find(two, "tea") == ["green tea"]
@@ -189,14 +193,17 @@ async def test_what_one_process_forgets_the_index_of_another_does_not_find(journ
     assert await find(two, "tea") == []
 
 
-async def test_an_index_catches_up_before_it_answers(journal: Journal, tenant: str):
+async def test_an_index_catches_up_before_it_answers(journal: Journal, tenant: str) -> None:
     writer, reader = make(journal, tenant), make(journal, tenant)
-    for number in range(300):
-        stored = await remember(writer, f"tea {number}")
+    sequence = 0
+    for number in range(270):
+        sequence = (await remember(writer, f"tea {number}")).sequence
         if number % 100 == 0:
             assert f"tea {number}" in await find(reader, f"{number}")
-    hits = await reader.search("299", ADA, limit=1, seen=stored.sequence)
-    assert [hit.record.text for hit in hits] == ["tea 299"]
+    late = make(journal, tenant)
+    for store in (reader, late):
+        hits = await store.search("269", ADA, limit=1, seen=sequence)
+        assert [hit.record.text for hit in hits] == ["tea 269"]
 
 
 class Interrupted(MemoryJournal):
@@ -205,13 +212,14 @@ class Interrupted(MemoryJournal):
     dead = False
 
     async def erase(self, subject: str, sequence: int) -> bool:
+        """Erase, or die."""
         if self.dead:
             raise ConnectionAbortedError
         return bool(await super().erase(subject, sequence))
 
 
 @pytest.mark.rule("D.K.24")
-async def test_a_forget_that_was_interrupted_is_finished_by_whoever_reads_on(tenant: str):
+async def test_a_forget_that_was_interrupted_is_finished_by_whoever_reads_on(tenant: str) -> None:
     journal = Interrupted()
     store = make(journal, tenant)
     stored = await remember(store, "green tea")
@@ -229,10 +237,13 @@ class Silent(MemoryJournal):
 
     lose = 0
 
-    def append(self, subject: str, data: bytes, *, expected: int, message_id: str, command: str):
+    def append(
+        self, subject: str, data: bytes, *, expected: int, message_id: str, command: str
+    ) -> Awaitable[Appended | Refused | Unanswered]:
+        """Store, and lose the acknowledgement while there are any to lose."""
         done = super().append(subject, data, expected=expected, message_id=message_id, command=command)
 
-        async def answer() -> object:
+        async def answer() -> Appended | Refused | Unanswered:
             outcome = await done
             if self.lose and isinstance(outcome, Appended):
                 self.lose -= 1
@@ -242,7 +253,7 @@ class Silent(MemoryJournal):
         return answer()
 
 
-async def test_a_lost_acknowledgement_has_no_second_effect(tenant: str):
+async def test_a_lost_acknowledgement_has_no_second_effect(tenant: str) -> None:
     journal = Silent()
     store = make(journal, tenant)
     journal.lose = 1
@@ -251,23 +262,81 @@ async def test_a_lost_acknowledgement_has_no_second_effect(tenant: str):
     assert (stored.record.revision, changed.record.revision) == (1, 2)
     journal.lose = 1
     await store.forget(stored.record.record_id, scope=ADA, message_id="f")
-    assert len(await journal.sequences(subjects.erasures(tenant))) == 1  # type: ignore[arg-type]  # it always answers
+    found = await journal.sequences(subjects.erasures(tenant))
+    assert isinstance(found, tuple)
+    assert len(found) == 1
+
+
+class Overtaken(MemoryJournal):
+    """A journal that lets something happen before the next memory record is appended."""
+
+    before: Callable[[], Awaitable[object]] | None = None
+
+    def append(
+        self, subject: str, data: bytes, *, expected: int, message_id: str, command: str
+    ) -> Awaitable[Appended | Refused | Unanswered]:
+        """Append, after what is to happen before."""
+
+        async def late(before: Callable[[], Awaitable[object]]) -> Appended | Refused | Unanswered:
+            await before()
+            return await super(Overtaken, self).append(
+                subject, data, expected=expected, message_id=message_id, command=command
+            )
+
+        before = self.before
+        if before is not None and subject.startswith("ctx.memory."):
+            self.before = None
+            return late(before)
+        return super().append(subject, data, expected=expected, message_id=message_id, command=command)
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_text_that_is_forgotten_while_it_is_learned_again_is_taken_back(tenant: str) -> None:
+    journal = Overtaken()
+    store, other = make(journal, tenant), make(journal, tenant)
+    stored = await remember(other, "green tea")
+    journal.before = lambda: other.forget(stored.record.record_id, scope=ADA, message_id="f")
+    with pytest.raises(ForbiddenError):
+        await remember(store, "green tea", BOB, id_="again")
+    assert await journal.subjects(subjects.memories(tenant, "memory")) == ()
+    assert await find(store, "tea", BOB) == []
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_revision_that_comes_while_its_record_is_forgotten_is_erased_too(journal: Journal, tenant: str) -> None:
+    store, other = make(journal, tenant), make(journal, tenant)
+    for round_ in range(5):
+        stored = await remember(store, f"tea {round_}")
+        record_id = stored.record.record_id
+
+        async def change(target: str, number: int) -> None:
+            with contextlib.suppress(NotFoundError, ForbiddenError):
+                await remember(other, f"more tea {target} {number}", record=target)
+
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(change, record_id, number)
+            group.start_soon(lambda target: store.forget(target, scope=ADA, message_id=target), record_id)
+        assert await journal.sequences(subjects.memory(tenant, "memory", record_id)) == ()
+        assert await find(store, "tea") == []
+        assert await find(other, "tea") == []
 
 
 class Dead(MemoryJournal):
     """A journal that does not answer."""
 
     async def last(self, subject: str) -> Unanswered:
+        """Do not answer."""
         return Unanswered("no-responders")
 
 
-async def test_a_stream_that_does_not_answer_is_said_so(tenant: str, monkeypatch: pytest.MonkeyPatch):
+async def test_a_stream_that_does_not_answer_is_said_so(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contextbus.sources.memory_log.LONGEST_WAIT_SECONDS", 0.02)
     with pytest.raises(DeadlineExceededError):
         await remember(make(Dead(), tenant), "tea")
 
 
-async def test_limits_and_labels_are_checked(tenant: str):
+async def test_limits_and_labels_are_checked(tenant: str) -> None:
     store = make(MemoryJournal(), tenant)
     with pytest.raises(InvalidTypeError):
         await remember(store, " \n")
@@ -283,7 +352,7 @@ async def test_limits_and_labels_are_checked(tenant: str):
 
 @pytest.mark.broker
 @pytest.mark.rule("D.K.24")
-async def test_forgotten_bytes_leave_the_disk(broker: Server, stream: Journal, tenant: str, tmp_path: Path):
+async def test_forgotten_bytes_leave_the_disk(broker: Server, stream: Journal, tenant: str, tmp_path: Path) -> None:
     store = make(stream, tenant, tmp_path / "memory.sqlite")
     text = f"zanzibarquokka-{tenant} the secret sentence stands here"
     stored = await remember(store, text)
@@ -316,7 +385,7 @@ def read_words(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("damage", [b"no database at all", b""])
-async def test_a_damaged_index_is_made_anew(tenant: str, tmp_path: Path, damage: bytes):
+async def test_a_damaged_index_is_made_anew(tenant: str, tmp_path: Path, damage: bytes) -> None:
     journal = MemoryJournal()
     path = tmp_path / "memory.sqlite"
     store = make(journal, tenant, path)
@@ -329,7 +398,7 @@ async def test_a_damaged_index_is_made_anew(tenant: str, tmp_path: Path, damage:
     await store.aclose()
 
 
-async def test_an_index_of_another_stream_is_made_anew(tenant: str, tmp_path: Path):
+async def test_an_index_of_another_stream_is_made_anew(tenant: str, tmp_path: Path) -> None:
     path = tmp_path / "memory.sqlite"
     old = make(MemoryJournal(), tenant, path)
     await remember(old, "old tea")
@@ -345,7 +414,7 @@ async def test_an_index_of_another_stream_is_made_anew(tenant: str, tmp_path: Pa
         await store.aclose()
 
 
-async def test_a_damaged_revision_hides_no_other(tenant: str):
+async def test_a_damaged_revision_hides_no_other(tenant: str) -> None:
     journal = MemoryJournal()
     store = make(journal, tenant)
     stored = await remember(store, "green tea")

@@ -19,12 +19,14 @@ from contextbus_protocol.messages import Failed, Offered
 
 
 class Chunk(msgspec.Struct):
+    """What a retrieve function finds."""
+
     index: int
     text: str
     score: float
 
 
-async def test_a_folder_answers_queries_and_follows_its_files(ask: Ask, tmp_path: Path):
+async def test_a_folder_answers_queries_and_follows_its_files(ask: Ask, tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     await anyio.Path(docs).mkdir()
     await anyio.Path(docs / "tea.md").write_text("# Tea\n\nGreen tea.\n")
@@ -43,14 +45,14 @@ async def test_a_folder_answers_queries_and_follows_its_files(ask: Ask, tmp_path
     await source.aclose()
 
 
-async def test_a_folder_that_is_missing_fails_the_query_only(ask: Ask, tmp_path: Path):
+async def test_a_folder_that_is_missing_fails_the_query_only(ask: Ask, tmp_path: Path) -> None:
     source = FolderSource(tmp_path / "none", data=tmp_path)
     answer = await handler(source)(ask())
     assert isinstance(answer, Failed)
     assert (answer.code, answer.origin_type) == ("error", "NotADirectoryError")
 
 
-async def test_work_beside_the_queries_indexes_at_once(ask: Ask, tmp_path: Path):
+async def test_work_beside_the_queries_indexes_at_once(ask: Ask, tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     await anyio.Path(docs).mkdir()
     await anyio.Path(docs / "tea.md").write_text("tea")
@@ -62,9 +64,44 @@ async def test_work_beside_the_queries_indexes_at_once(ask: Ask, tmp_path: Path)
     await source.aclose()
 
 
+async def test_queries_that_are_given_up_leave_one_indexing_behind(ask: Ask, tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    await anyio.Path(docs).mkdir()
+    await anyio.Path(docs / "tea.md").write_text("tea")
+    begun: list[int] = []
+
+    def slow(done: int, _of: int) -> None:
+        begun.append(done)
+        time.sleep(0.3)
+
+    source = FolderSource(docs, data=tmp_path / "data", progress=slow)
+    answer = handler(source)
+    for _ in range(3):
+        late = await answer(ask(seconds_left=0.05))
+        assert isinstance(late, Failed)
+        assert late.code == "timeout"
+    offered = await answer(ask())
+    assert isinstance(offered, Offered)
+    assert len(offered.candidates) == 1
+    assert begun == [1]
+    await source.aclose()
+
+
+@pytest.mark.rule("D.K.10")
+async def test_without_accounting_a_retrieve_function_gets_no_charge(ask: Ask) -> None:
+    charges: list[object] = []
+
+    async def retrieve(_query: str, _top_k: int, *, charge: object = None) -> Sequence[object]:
+        charges.append(charge)
+        return []
+
+    assert isinstance(await handler(rag_source(retrieve=retrieve))(ask()), Offered)
+    assert charges == [None]
+
+
 @pytest.mark.rule("D.K.8", "D.K.9")
 @pytest.mark.parametrize("as_mapping", [False, True])
-async def test_chunks_of_a_retrieve_function_are_named_by_their_index(ask: Ask, *, as_mapping: bool):
+async def test_chunks_of_a_retrieve_function_are_named_by_their_index(ask: Ask, *, as_mapping: bool) -> None:
     asked: list[tuple[str, int]] = []
 
     async def retrieve(query: str, top_k: int) -> Sequence[object]:
@@ -81,7 +118,7 @@ async def test_chunks_of_a_retrieve_function_are_named_by_their_index(ask: Ask, 
 
 @pytest.mark.rule("D.K.27")
 @pytest.mark.parametrize("chunk", [None, Chunk(-1, "t", 1), {"index": "1", "text": "t", "score": 1}, {"index": 1}])
-async def test_a_chunk_that_is_none_fails_the_answer(ask: Ask, chunk: object):
+async def test_a_chunk_that_is_none_fails_the_answer(ask: Ask, chunk: object) -> None:
     async def retrieve(_query: str, _top_k: int) -> Sequence[object]:
         return [chunk]
 
@@ -91,13 +128,13 @@ async def test_a_chunk_that_is_none_fails_the_answer(ask: Ask, chunk: object):
 
 
 @pytest.mark.rule("D.K.20")
-def test_retrieve_must_be_async():
+def test_retrieve_must_be_async() -> None:
     with pytest.raises(TypeError, match="async"):
         rag_source(retrieve=lambda query, top_k: [])  # type: ignore[arg-type, return-value]  # the point of the test
 
 
 @pytest.mark.data
-def test_recall_on_real_documents_is_above_plain_bm25(shared_data: Path, tmp_path: Path):
+def test_recall_on_real_documents_is_above_plain_bm25(shared_data: Path, tmp_path: Path) -> None:
     banking = shared_data / "banking"
     index = RagIndex(banking, tmp_path / "rag.sqlite", patterns=("documents.jsonl",), target_tokens=20_000)
     begun = time.perf_counter()

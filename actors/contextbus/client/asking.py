@@ -75,9 +75,12 @@ async def _wait(waiting: set[asyncio.Future[AnyMessage]], seconds: float) -> ret
         return retry.Silent()
     done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     waiting -= done
+    came = [future for future in done if not future.cancelled()]
     # an answer beats a refusal that came at the same time
-    answers = sorted((f.result() for f in done if not f.cancelled()), key=lambda m: isinstance(m, ErrorReply))
-    return retry.Answered(answers[0]) if answers else retry.Silent()
+    answers = sorted((f.result() for f in came if f.exception() is None), key=lambda m: isinstance(m, ErrorReply))
+    if answers:
+        return retry.Answered(answers[0])
+    return retry.Absent() if came else retry.Silent()
 
 
 async def ask_once(host: Host, to: str, request: AnyMessage, seconds: float) -> AnyMessage:

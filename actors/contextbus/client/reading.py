@@ -28,22 +28,22 @@ class RunContent(msgspec.Struct, frozen=True):
     """
 
     state: RunState
-    messages: tuple[ChatMessage, ...]
-    blocks: tuple[tuple[int, ChatMessage], ...]
+    messages: tuple[ChatMessage, ...] = ()
+    blocks: tuple[tuple[int, ChatMessage], ...] = ()
     own: frozenset[str] = frozenset()
 
 
 async def read_part(
-    driver: JournalDriver, run: str, part: subjects.Part, at_least: int = 0
+    driver: JournalDriver, run: str, part: subjects.Part, after: int = 0, at_least: int = 0
 ) -> tuple[LoggedCommit, ...]:
-    """All commits of one part of a run's log.
+    """The commits of one part of a run's log after a sequence.
 
     Raises:
         DeadlineExceededError: the log does not answer.
         InvalidTypeError: a commit is damaged.
         UnsupportedVersionError: a newer release wrote one.
     """
-    load = Load(run, part, 0, "", at_least)
+    load = Load(run, part, after, "", at_least)
     loaded = await driver.load(load)
     if loaded.code is not None:
         raise error_of(loaded.code, f"the log of run {run!r} could not be read")
@@ -75,23 +75,24 @@ async def read_blobs(driver: JournalDriver, run: str, references: Iterable[str])
     return found
 
 
-async def read_run(driver: JournalDriver, run: str, at_least: int = 0) -> RunContent:
-    """A run with its texts, from log and blobs.
+async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) -> RunContent:
+    """A run with its texts, from what is known of it and the commits behind that.
 
     Args:
         driver: reads the tenant's log and packages.
-        run: the run's id.
+        known: the run as it was read before; ``RunContent(RunState(run))`` reads it from the start.
         at_least: a sequence that is known to exist.
 
     Raises:
         NotFoundError: messages of the run are no longer stored.
         DeadlineExceededError: log or store do not answer.
     """
-    commits = await read_part(driver, run, "run", at_least)
-    state = RunState(run)
+    run = known.state.run
+    commits = await read_part(driver, run, "run", known.state.sequence, at_least)
+    state = known.state
     events = [e for logged in commits for e in logged.commit.events]
     inputs = await read_blobs(driver, run, (e.inputs for e in events if isinstance(e, MessagesAppended)))
-    messages: list[ChatMessage] = []
+    messages = list(known.messages)
     for logged in commits:
         state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
     for event in events:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, TypeVar
+from typing import Final, Literal, Protocol, TypedDict, TypeVar
 
 import msgspec
 
 from contextbus.client.asking import ask
 from contextbus.client.compiled import CompiledStep, Tools
 from contextbus.client.given import GivenMessage, read_given, read_usage
-from contextbus.client.reading import read_run
+from contextbus.client.reading import RunContent, read_run
 from contextbus.client.rendered import PositionedBlock, RenderedHistory
 from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
+from contextbus.core.run import RunState
 from contextbus.core.targets.tools import tools_text
+from contextbus.runtime.drive import JournalDriver
+from contextbus.runtime.host import Host
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.digests import digest_text
@@ -55,16 +60,29 @@ from contextbus_protocol.working_memory import (
     Writer,
 )
 
-if TYPE_CHECKING:
-    from contextbus.client.context_bus import ContextBus
-
 DEFAULT_SECONDS: Final = 10.0
 """How long an attempt of a command may take, in seconds."""
 
-RACES: Final = 5
-"""How often a command is decided again after another client changed the history."""
+RACES: Final = 10
+"""How often a command is asked for again after another client changed the history."""
+
+RACE_SECONDS: Final = 0.01
+"""The longest wait before the second time; it doubles up to sixteen times, so that clients do not stay in step."""
 
 A = TypeVar("A", bound=AnyMessage)
+
+
+class OpenBus(Protocol):
+    """What a run needs of the bus that it was made by."""
+
+    tenant: str
+    host: Host
+    driver: JournalDriver
+    tokenizers: dict[str, Callable[[str], int]]
+
+    def failure_of(self, run: str, source: str | None) -> BaseException | None:
+        """What a source of this process raised last for a run."""
+        ...
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +105,7 @@ class Run:
 
     def __init__(
         self,
-        bus: ContextBus,
+        bus: OpenBus,
         run: str,
         *,
         scope: Scope,
@@ -104,6 +122,7 @@ class Run:
         self._refresh = refresh
         self._estimator = estimator
         self._handle = RunHandle()
+        self._content = RunContent(RunState(run))
         self._blocks: tuple[PositionedBlock, ...] = ()
         self._rendered = RenderedHistory(self._handle.history, ())
         self._own: set[str] = set()  # digests of every block that was sent: none is ever a message of the user
@@ -122,7 +141,8 @@ class Run:
             DeadlineExceededError: log or store do not answer.
             NotFoundError: messages of the run are no longer stored.
         """
-        content = await read_run(self._bus.driver, self.id, max(at_least, self._handle.seen))
+        content = await read_run(self._bus.driver, self._content, max(at_least, self._handle.seen))
+        self._content = content
         self._handle = self._handle.rebase(content.messages, content.state.sequence)
         self._blocks = content.blocks
         self._own |= content.own
@@ -361,10 +381,11 @@ class Run:
     async def _race(self, actor: subjects.ActorName, make: Callable[[], AnyCommand], answer: type[A]) -> A:
         """Ask, and where another client changed the history read the run and ask again."""
         first = make()
-        for _ in range(RACES):
+        for race in range(RACES):
             try:
                 return await self._ask(actor, first, answer)
             except ConflictError:
+                await asyncio.sleep(random.random() * RACE_SECONDS * 2 ** min(race, 4))
                 await self.load()
                 first = msgspec.structs.replace(make(), command=first.command)
         return await self._ask(actor, first, answer)

@@ -55,8 +55,8 @@ class RunHandle(msgspec.Struct, frozen=True):
     def acknowledge(self, sequence: int, count: int, chain: str) -> RunHandle:
         """The handle once the log is known to hold ``count`` messages as of a sequence.
 
-        Where another client changed the history, what this one built on stays as it was: its next messages then meet a
-        conflict and are rebased, and never replace what the other added.
+        Messages of others that this client has not read are no base for it: the next command says what it was built
+        on, and is refused until the run is read again, so that nothing of others is replaced unread (D.F.19).
         """
         if sequence < self.seen:
             return self

@@ -219,25 +219,32 @@ class SourceHistory(msgspec.Struct, frozen=True):
 
 def make_entry(message: ChatMessage, eighteenths: int) -> Entry:
     """The entry of a message: normalised, digested once, with its cost in eighteenths of a token."""
-    clean = normalise(message)
-    return Entry(digest_bytes(encode_json(clean)), eighteenths, clean)
+    clean, data = _encode(message)
+    return Entry(digest_bytes(data), eighteenths, clean)
 
 
 def digest_message(message: ChatMessage) -> str:
     """The digest of a message's JSON bytes, normalised."""
-    return digest_bytes(encode_json(normalise(message)))
+    return digest_bytes(_encode(message)[1])
 
 
 def normalise(message: ChatMessage) -> ChatMessage:
     """The message without lone surrogates and empty text parts (P.A.5); a sound one comes back as it is."""
+    return _encode(message)[0]
+
+
+def _encode(message: ChatMessage) -> tuple[ChatMessage, bytes]:
+    """The normalised message and its JSON bytes."""
+    data: bytes | None = None
     try:
-        encode_json(message)
+        data = encode_json(message)
     except InvalidTypeError:
         message = _map_texts(message, clean_text)
     if any(_is_empty(part) or (isinstance(part, ToolResult) and _holds_empty(part)) for part in message.content):
         kept = tuple(_drop_empty(part) for part in message.content if not _is_empty(part))
-        return msgspec.structs.replace(message, content=kept)
-    return message
+        message = msgspec.structs.replace(message, content=kept)
+        data = None
+    return message, encode_json(message) if data is None else data
 
 
 def without_blocks(messages: Sequence[ChatMessage], own_digests: Collection[str]) -> tuple[ChatMessage, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,11 @@ _HINT: Final = re.compile(r'"(?:data|blob|bytes|base64)"\s*:')
 def media_tokens(media_type: str | None) -> int:
     """What media of a type costs, in tokens: 1600 an image, 1000 anything else."""
     return IMAGE_TOKENS if media_type is not None and media_type.lower().startswith("image") else DOCUMENT_TOKENS
+
+
+def may_hold_data_uris(texts: Iterable[str]) -> bool:
+    """Whether ``strip_data_uris`` could find anything in one of the texts."""
+    return any(_MARK in text for text in texts)
 
 
 def strip_data_uris(text: str) -> tuple[str, int]:

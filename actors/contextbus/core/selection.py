@@ -31,9 +31,8 @@ def cost_records(
     """Cost of each record in tokens, and how many own counts of each source were ignored (D.K.22, D.M.13)."""
     costs: list[int] = []
     ignored: dict[str, int] = {}
-    for offer, record in zip(offers, records, strict=True):
+    for offer, whole in zip(offers, estimator.texts(records), strict=True):
         claimed: object = offer.candidate.tokens
-        whole = estimator.text(record)
         if claimed is None:
             costs.append(estimator.tokens(whole))
             continue

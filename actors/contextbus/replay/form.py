@@ -14,12 +14,12 @@ import msgspec
 
 from contextbus import __version__
 from contextbus.actors.flight import digest_command
-from contextbus.actors.working_memory import digest_patch
+from contextbus.actors.memory_requests import digest_request
 from contextbus.replay.run_log import LoggedCommit
 from contextbus_protocol import codec, digests
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import AnyEvent, Commit, StepCompiled, UnknownEvent, WorkingMemoryPatched
-from contextbus_protocol.messages import CompileStep, NewMessages
+from contextbus_protocol.messages import CompileStep, NewMessages, PatchWorkingMemory
 from contextbus_protocol.subjects import Part
 
 KNOWN_TAGS: Final = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
@@ -57,8 +57,10 @@ def find_flaws(run: str, part: Part, logged: LoggedCommit, commits: Sequence[Log
             damaged = ours or event.name in KNOWN_TAGS
             got = f"an unreadable {event.name!r}" if damaged else f"an unknown {event.name!r}"
             yield Flaw(f"events[{index}]", "an event of this release", got, is_newer=not damaged)
-        elif isinstance(event, WorkingMemoryPatched) and ours and digest_patch(event.patch) != commit.command_digest:
-            yield Flaw("commandDigest", commit.command_digest, digest_patch(event.patch))
+        elif isinstance(event, WorkingMemoryPatched) and ours:
+            digest = _digest_patch(commit, event)
+            if digest != commit.command_digest:
+                yield Flaw("commandDigest", commit.command_digest, digest)
     if ours and logged is commits[-1]:
         written = _digest(logged)
         if written != logged.digest:
@@ -93,6 +95,20 @@ def find_command_flaw(commit: Commit, event: StepCompiled, user_text: str) -> Fl
     if not is_ours(commit) or commit.command_digest in {digest, digest_command(command)}:
         return None
     return Flaw("commandDigest", commit.command_digest, digest)
+
+
+def _digest_patch(commit: Commit, event: WorkingMemoryPatched) -> str:
+    command = PatchWorkingMemory(
+        run=commit.run,
+        tenant=commit.tenant,
+        command=commit.command,
+        attempt=commit.attempt,
+        reply_to="",
+        seconds_left=0.0,
+        now=commit.at,
+        patch=event.patch,
+    )
+    return digest_request(command)
 
 
 def _digest(logged: LoggedCommit) -> str:

@@ -33,6 +33,18 @@ class Subscription(Protocol):
         ...
 
 
+class Announcement(Protocol):
+    """An entry of service discovery."""
+
+    def count(self) -> None:
+        """Count one request."""
+        ...
+
+    async def withdraw(self) -> None:
+        """Take the entry out."""
+        ...
+
+
 class Bus(Protocol):
     """Publish frames and subscribe to subjects; a queue group shares what arrives among its members."""
 
@@ -52,6 +64,18 @@ class Bus(Protocol):
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:
         """Take frames of a subject or of a filter ending in ``>``; handlers must not block or raise."""
+        ...
+
+    async def announce(self, name: str, subject: str, queue: str) -> Announcement:
+        """Show in service discovery that a subject is served, where the bus has such a thing."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until all that was published and subscribed is known to the bus.
+
+        Raises:
+            BusUnavailableError: the bus is not connected.
+        """
         ...
 
 

@@ -31,14 +31,40 @@ class MemorySubscription:
         self.bus.broker.drop(self)
 
 
+class MemoryAnnouncement:
+    """An entry in the list of a broker's services.
+
+    Attributes:
+        name: What is served.
+        requests: How many requests came.
+    """
+
+    def __init__(self, broker: MemoryBroker, name: str) -> None:
+        self.name = name
+        self.requests = 0
+        self._broker = broker
+
+    def count(self) -> None:
+        """Count one request."""
+        self.requests += 1
+
+    async def withdraw(self) -> None:
+        """Take the entry out."""
+        self._broker.services.remove(self)
+
+
 class MemoryBroker:
     """Passes frames between the buses of one event loop, in the order in which they were published.
 
     Args:
         most_waiting: How many frames may wait to be delivered; more are refused, as a full send buffer does.
+
+    Attributes:
+        services: What its members announced.
     """
 
     def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
+        self.services: list[MemoryAnnouncement] = []
         self._subscriptions: dict[str, list[MemorySubscription]] = {}
         self._turns: dict[tuple[str, str], int] = {}
         self._waiting: deque[Frame] = deque()
@@ -148,6 +174,21 @@ class MemoryBus:
         subscription = MemorySubscription(self, subject, queue, handler)
         self.broker.add(subscription)
         return subscription
+
+    async def announce(self, name: str, subject: str, queue: str) -> MemoryAnnouncement:
+        """Keep an entry for the broker's `services`."""
+        entry = MemoryAnnouncement(self.broker, name)
+        self.broker.services.append(entry)
+        return entry
+
+    async def flush(self) -> None:
+        """Everything is known at once.
+
+        Raises:
+            BusUnavailableError: the bus is not connected.
+        """
+        if not self.connected:
+            raise BusUnavailableError("the bus is not connected")
 
 
 def _filters(subject: str) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from contextbus import __version__
 from contextbus.runtime import connection_errors
 from contextbus.runtime.bus import NOBODY_SERVES, BusUnavailableError, Frame, Handler
 from contextbus.runtime.connection import Connection
+from contextbus.runtime.discovery import Endpoint, Service
 from contextbus.runtime.subscription import Subscription
 from contextbus_protocol.codec import JSON, MSGPACK
 from contextbus_protocol.errors import InvalidTypeError, PayloadTooLargeError
@@ -27,6 +29,23 @@ class NatsSubscription:
     async def unsubscribe(self) -> None:
         """Take no further frames; those that the server has given out still come."""
         await self._connection.unsubscribe(self._subscription)
+
+
+class NatsAnnouncement:
+    """An entry that `nats micro ls` shows."""
+
+    def __init__(self, connection: Connection, service: Service, endpoint: Endpoint) -> None:
+        self._connection = connection
+        self._service = service
+        self._endpoint = endpoint
+
+    def count(self) -> None:
+        """Count one request."""
+        self._endpoint.num_requests += 1
+
+    async def withdraw(self) -> None:
+        """Take the entry out."""
+        await self._service.withdraw(self._connection)
 
 
 class NatsBus:
@@ -71,6 +90,26 @@ class NatsBus:
             handler(Frame(subject, data, reply, _content_type(headers)))
 
         return NatsSubscription(self._connection, await self._connection.subscribe(subject, take, queue))
+
+    async def announce(self, name: str, subject: str, queue: str) -> NatsAnnouncement:
+        """Answer service discovery for a subject."""
+        # The names of services are narrower than ours.
+        plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name)
+        endpoint = Endpoint(name=plain, subject=subject, queue_group=queue)
+        service = Service(f"contextbus-{plain}", __version__, endpoints=(endpoint,))
+        await service.register(self._connection)
+        return NatsAnnouncement(self._connection, service, endpoint)
+
+    async def flush(self) -> None:
+        """Wait until the server knows of all that was published and subscribed.
+
+        Raises:
+            BusUnavailableError: the bus is not connected, or the server does not answer.
+        """
+        try:
+            await self._connection.flush()
+        except (connection_errors.DisconnectedError, TimeoutError) as error:
+            raise BusUnavailableError(str(error)) from error
 
 
 def _content_type(headers: Mapping[str, str]) -> str:

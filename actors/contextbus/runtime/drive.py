@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import assert_never
 
 from contextbus.actors import append, catch_up
@@ -25,12 +26,20 @@ class JournalDriver:
         journal: The log.
         packages: The package store over it.
         tenant: Whose log it is.
+        sleep: Waits between attempts, in seconds.
     """
 
-    def __init__(self, journal: Journal, packages: PackageStore, tenant: str) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        packages: PackageStore,
+        tenant: str,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._journal = journal
         self._packages = packages
         self._tenant = tenant
+        self._sleep = sleep
 
     async def store(self, effect: Store) -> Committed | Conflicted | Unstored:
         """Put blobs, then commit, exactly once."""
@@ -53,7 +62,7 @@ class JournalDriver:
             found = await self._packages.get(effect.run, effect.digests)
             if not isinstance(found, journal.Unanswered):
                 return Fetched(run=effect.run, token=effect.token, blobs=found)
-            await asyncio.sleep(wait)
+            await self._sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)
         return Fetched(run=effect.run, token=effect.token, code="deadline_exceeded")
 
@@ -74,7 +83,7 @@ class JournalDriver:
             case append.ReadLast(subject):
                 return await self._last(subject, command)
             case append.Wait(seconds):
-                await asyncio.sleep(seconds)
+                await self._sleep(seconds)
                 return append.Waited()
             case _:
                 assert_never(operation)
@@ -89,7 +98,7 @@ class JournalDriver:
             case append.ReadLast(subject):
                 return await self._last(subject, "")
             case append.Wait(seconds):
-                await asyncio.sleep(seconds)
+                await self._sleep(seconds)
                 return append.Waited()
             case _:
                 assert_never(operation)

@@ -7,6 +7,7 @@ for the log or for a source is a task.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -19,33 +20,30 @@ import structlog
 
 from contextbus.actors.effects import AnyEffect, Cancel, Fetch, Load, Rule, Scatter, Send, Store, Timer
 from contextbus.runtime import routes
-from contextbus.runtime.bus import NOBODY_SERVES, Bus, BusUnavailableError, Frame, Subscription
+from contextbus.runtime.bus import NOBODY_SERVES, Announcement, Bus, BusUnavailableError, Frame, Subscription
 from contextbus.runtime.clock import Clock, SystemClock
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.expiring import Expiring
+from contextbus.runtime.flights import Alarms, Flights
 from contextbus.runtime.host_stats import HostStats
 from contextbus.runtime.inbound import Inbound, encoding_of
 from contextbus.runtime.journal import Journal
 from contextbus.runtime.outbox import Arrivals, Outbox
 from contextbus.runtime.package_store import PackageStore
+from contextbus.runtime.reply_addresses import ReplyAddresses
 from contextbus.runtime.run_states import RunState
 from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler, fits
-from contextbus.runtime.trampoline import Actor, Alarm, Trampoline
+from contextbus.runtime.trampoline import Actor, Trampoline
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.messages import (
     AnyMessage,
     AskItems,
-    Elapsed,
     Failed,
-    Fetched,
-    Loaded,
     Offered,
     Place,
     Query,
     Record,
     ReplyEncoding,
-    Unstored,
 )
 from contextbus_protocol.values import SourceSpec
 
@@ -54,21 +52,11 @@ DRAIN_SECONDS: Final = 10.0
 QUEUED_PER_RUN: Final = 1024
 
 _MOST_QUESTIONS: Final = 65_536
-_ABSENCE_SECONDS: Final = 5.0
+_ABSENCE_SECONDS: Final = 2.0
 _GRACE_SECONDS: Final = 1.0
 _QUERIES: Final[frozenset[type]] = frozenset((Query,))
 
 _log = structlog.get_logger(__name__)
-
-
-class _Address:
-    """Where one answer is waited for, and what was asked from there."""
-
-    __slots__ = ("asked", "future")
-
-    def __init__(self, future: asyncio.Future[AnyMessage]) -> None:
-        self.future = future
-        self.asked: AnyMessage | None = None
 
 
 class Host:
@@ -124,6 +112,7 @@ class Host:
             tenant=tenant,
             arrivals=self._arrivals,
             stats=self.stats,
+            lost=self._lose,
             spawn=self._spawn,
         )
         self._inbound = Inbound(tenant, self._driver, self.stats, self._send, self._spawn)
@@ -135,21 +124,23 @@ class Host:
             self._routes[actor.address] = (actor, actor.answers)
         self._sources: dict[str, LocalSource] = {}
         self._served: set[str] = set()
-        self._alarms: dict[tuple[Actor, str, str], Alarm] = {}
+        self._alarms = Alarms(self._trampoline, self.stats)
+        flights = Flights(self._driver, self._trampoline, self._spawn)
         self._counter = itertools.count(1)
-        self._addresses: dict[str, _Address] = {}
+        self._addresses = ReplyAddresses(f"{self.inbox}.client")
         self._questions: Expiring[tuple[Actor, Query]] = Expiring(_MOST_QUESTIONS)
-        self._sent: Expiring[AnyMessage] = Expiring(_MOST_QUESTIONS)
+        self._sent: Expiring[tuple[Send, ...]] = Expiring(_MOST_QUESTIONS)
         self._subscriptions: list[Subscription] = []
+        self._services: list[Announcement] = []
         self._inbox_subscription: Subscription | None = None
         self._draining = False
         self._quiet = asyncio.Event()
         self._starters: dict[type, Callable[[Actor, RunState, Any], None]] = {
             Send: self._start_send,
             Scatter: self._start_scatter,
-            Load: self._start_load,
-            Fetch: self._start_fetch,
-            Store: self._start_store,
+            Load: flights.load,
+            Fetch: flights.fetch,
+            Store: flights.store,
             Timer: self._start_timer,
             Cancel: self._start_cancel,
         }
@@ -157,17 +148,31 @@ class Host:
     async def __aenter__(self) -> Self:
         self._inbox_subscription = await self._bus.subscribe(f"{self.inbox}.>", self._take_answer)
         for actor in self._actors:
-            take = partial(self._take_command, actor)
-            self._subscriptions.append(await self._bus.subscribe(actor.subject, take, queue=actor.name))
+            await self._serve(actor.name, actor.subject, actor.name, partial(self._take_command, actor))
         for source in sorted(self._served):
-            subject, take = subjects.query(self.tenant, source), partial(self._take_query, source)
-            self._subscriptions.append(await self._bus.subscribe(subject, take, queue=subjects.encode_name(source)))
+            subject, queue = subjects.query(self.tenant, source), subjects.encode_name(source)
+            await self._serve(f"source-{source}", subject, queue, partial(self._take_query, source))
+        # Whoever asks after this finds us; without a connection, the next one makes the subscriptions.
+        with contextlib.suppress(BusUnavailableError):
+            await self._bus.flush()
         return self
+
+    async def _serve(self, name: str, subject: str, queue: str, take: Callable[[Frame], None]) -> None:
+        service = await self._bus.announce(name, subject, queue)
+        self._services.append(service)
+
+        def count_and_take(frame: Frame) -> None:
+            service.count()
+            take(frame)
+
+        self._subscriptions.append(await self._bus.subscribe(subject, count_and_take, queue=queue))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with anyio.CancelScope(shield=True):
+            while self._services:
+                await self._services.pop().withdraw()
             while self._subscriptions:
                 await self._subscriptions.pop().unsubscribe()
             # Answers still come in while what was taken is brought to its end.
@@ -178,15 +183,13 @@ class Host:
             if self._inbox_subscription is not None:
                 await self._inbox_subscription.unsubscribe()
                 self._inbox_subscription = None
-            for alarm in self._alarms.values():
-                alarm.stop()
-            self._alarms.clear()
+            self._trampoline.close()
+            self._alarms.close()
             if self._tasks:
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.wait(self._tasks, timeout=1.0)
-            for address in tuple(self._addresses.values()):
-                address.future.cancel()
+            self._addresses.close()
 
     def add_source(
         self, spec: SourceSpec, handler: SourceHandler, *, concurrency: int = CONCURRENCY, serve: bool = False
@@ -205,44 +208,42 @@ class Host:
             self._served.add(spec.id)
 
     def reply_address(self) -> tuple[str, asyncio.Future[AnyMessage]]:
-        """Make an address for one answer, and what will hold it; cancelling the latter closes the address."""
-        future: asyncio.Future[AnyMessage] = asyncio.get_running_loop().create_future()
-        address = f"{self.inbox}.client.{next(self._counter)}"
-        self._addresses[address] = _Address(future)
-        future.add_done_callback(lambda _: self._addresses.pop(address, None))
-        return address, future
+        """Make an address for one answer, and what will hold it; cancelling the latter closes the address.
+
+        The latter raises `BusUnavailableError` if nobody serves the subject to which the message was delivered.
+        """
+        return self._addresses.open()
 
     def deliver(self, to: str, message: AnyMessage) -> None:
         """Send a message as a client does: to an actor of this process or over the bus.
 
-        If nobody serves the subject, the reply address gets the error ``busy``.
-
         Raises:
-            BusUnavailableError: nothing was sent, because the bus is not connected or does not take it.
+            BusUnavailableError: nothing was sent: the bus is not connected or does not take it, or the host was left.
         """
-        reply_to = next(iter(routes.addresses(message)), "")
-        address = self._addresses.get(reply_to)
-        if address is not None:
-            address.asked = message
+        if self._draining:
+            raise BusUnavailableError("not sent: this host is closing or closed")
         route = self._routes.get(to)
         if route is not None:
             self._let_in(*route, self._pass(message))
-        elif not self._outbox.send(to, message, reply=reply_to):
+        elif not self._outbox.send(to, message, reply=next(iter(routes.addresses(message)), "")):
             raise BusUnavailableError("not sent: the bus is not connected or does not take the message")
 
     # What comes in
 
     def _take_command(self, actor: Actor, frame: Frame) -> None:
         def accept(message: AnyMessage) -> None:
-            self._let_in(actor, actor.commands, routes.fill_reply(message, frame.reply, encoding_of(frame)))
+            filled = routes.fill_reply(message, frame.reply, encoding_of(frame))
+            if "" in routes.addresses(filled):
+                self._inbound.reject(frame, filled.run, "invalid_request", "the message names no reply address")
+            else:
+                self._let_in(actor, actor.commands, filled)
 
         self._inbound.read(frame, accept)
 
     def _take_query(self, source: str, frame: Frame) -> None:
         encoding = encoding_of(frame)
 
-        def accept(message: AnyMessage) -> None:
-            query = routes.fill_reply(message, frame.reply, "msgpack")
+        def accept(query: AnyMessage) -> None:
             if self._inbound.check(source, _QUERIES, query) and isinstance(query, Query):
                 self._sources[source].call(query, partial(self._send, query.reply_to, encoding=encoding))
 
@@ -255,9 +256,8 @@ class Host:
         elif kind == "client":
             self._take_client_answer(frame)
         elif kind == "sent":
-            asked = self._sent.take(frame.subject, self._clock.elapsed())
-            if asked is not None and frame.status == NOBODY_SERVES:
-                self._inbound.refuse(asked, "busy", "no instance of the actor is running; send it again later")
+            if frame.status == NOBODY_SERVES:
+                self._lose(frame.subject)
         elif (route := self._routes.get(frame.subject)) is not None:
             self._inbound.read(frame, partial(self._let_in, *route), _say_nothing)
         else:
@@ -285,25 +285,31 @@ class Host:
             self._inbound.read(frame, accept, partial(fail, "malformed"))
 
     def _take_client_answer(self, frame: Frame) -> None:
-        address = self._addresses.get(frame.subject)
-        if address is None:
-            self.stats.late += 1
-        elif frame.status == NOBODY_SERVES:
-            if address.asked is not None:
-                self._inbound.refuse(address.asked, "busy", "no instance of the actor is running; start one")
+        if frame.status == NOBODY_SERVES:
+            self._lose(frame.subject)
         else:
             self._inbound.read(frame, partial(self._answer_client, frame.subject), _say_nothing)
+
+    def _lose(self, reply: str) -> None:
+        """Tell who waits at a reply address that the message did not reach anybody."""
+        refusals = self._sent.take(reply, self._clock.elapsed())
+        if refusals is None:
+            self._addresses.fail(reply, "nobody serves this subject")
+            return
+        self.stats.refused += 1
+        for send in refusals:
+            self._send(send.to, send.message, send.encoding)
 
     def _let_in(self, actor: Actor, kinds: frozenset[type], message: AnyMessage) -> None:
         if not self._inbound.check(actor.name, kinds, message):
             return
-        known = actor.states.known(message.run)
-        if not known and (actor.states.full or kinds is actor.answers):
+        if not actor.states.known(message.run):
             if kinds is actor.answers:
                 self.stats.late += 1
-            else:
+                return
+            if not actor.states.has_room():
                 self._inbound.refuse(message, "busy", "too many runs are busy in this instance; send it again later")
-            return
+                return
         entry = actor.states.take(message.run)
         if entry.queued >= self._queued_per_run:
             self._inbound.refuse(message, "busy", "too many messages wait for this run; send it again later")
@@ -330,15 +336,13 @@ class Host:
             if isinstance(message, AskItems | Place | Record):
                 # Not for an answer: there the server says when nobody serves the actor.
                 reply = f"{self.inbox}.sent.{next(self._counter)}"
-                self._sent.put(reply, message, self._clock.elapsed(), _ABSENCE_SECONDS)
+                refusals = routes.refuse(message, "busy", "no instance of the actor is running; send it again later")
+                self._sent.put(reply, refusals, self._clock.elapsed(), _ABSENCE_SECONDS)
             self._outbox.send(to, message, encoding, reply)
 
     def _answer_client(self, to: str, message: AnyMessage) -> None:
-        address = self._addresses.get(to)
-        if address is None or address.future.done():
+        if not self._addresses.answer(to, message):
             self.stats.late += 1
-        else:
-            address.future.set_result(message)
 
     def _pass(self, message: AnyMessage) -> AnyMessage:
         return codec.decode_message(codec.encode_message(message)) if self._encode_local else message
@@ -371,65 +375,11 @@ class Host:
             self._questions.put(reply, (actor, asked), self._clock.elapsed(), seconds)
             self._outbox.send(subjects.query(self.tenant, query.source), asked, reply=reply)
 
-    def _start_load(self, actor: Actor, entry: RunState, effect: Load) -> None:
-        self._launch(actor, entry, self._driver.load(effect), partial(_failed_load, effect))
-
-    def _start_fetch(self, actor: Actor, entry: RunState, effect: Fetch) -> None:
-        self._launch(actor, entry, self._driver.fetch(effect), partial(_failed_fetch, effect))
-
-    def _start_store(self, actor: Actor, entry: RunState, effect: Store) -> None:
-        self._launch(actor, entry, self._driver.store(effect), partial(_failed_store, effect))
-
     def _start_timer(self, actor: Actor, entry: RunState, effect: Timer) -> None:
-        key = (actor, effect.run, effect.token)
-        self._start_cancel(actor, entry, Cancel(effect.run, effect.token))
-        alarm = self._alarms[key] = Alarm(partial(self._alarms.pop, key, None))
-        loop = asyncio.get_running_loop()
-        alarm.handle = loop.call_later(max(0.0, effect.seconds), self._ring, key, alarm)
+        self._alarms.set(actor, effect.run, effect.token, effect.seconds)
 
     def _start_cancel(self, actor: Actor, entry: RunState, effect: Cancel) -> None:
-        alarm = self._alarms.pop((actor, effect.run, effect.token), None)
-        if alarm is not None:
-            alarm.stop()
-
-    def _ring(self, key: tuple[Actor, str, str], alarm: Alarm) -> None:
-        actor, run, token = key
-        if not actor.states.known(run):
-            del self._alarms[key]
-            self.stats.late += 1
-            return
-        # It stays in the table until it is handled, so that it can still be cancelled.
-        self._trampoline.put(actor, actor.states.take(run), Elapsed(run=run, token=token), alarm)
-        self._trampoline.run()
-
-    def _launch(
-        self,
-        actor: Actor,
-        entry: RunState,
-        work: Coroutine[Any, Any, AnyMessage],
-        fail: Callable[[str, str], AnyMessage],
-    ) -> None:
-        entry.flights += 1
-        self._spawn(self._fly(actor, entry, work, fail))
-
-    async def _fly(
-        self,
-        actor: Actor,
-        entry: RunState,
-        work: Coroutine[Any, Any, AnyMessage],
-        fail: Callable[[str, str], AnyMessage],
-    ) -> None:
-        try:
-            result = await work
-        except ContextBusError as error:
-            result = fail(error.code, error.message)
-        except Exception as error:  # whatever the store did: the actor gets its one answer
-            _log.error("flight_failed", actor=actor.name, run=entry.run, error=type(error).__name__)
-            result = fail("internal", type(error).__name__)
-        finally:
-            entry.flights -= 1
-        self._trampoline.put(actor, entry, result)
-        self._trampoline.run()
+        self._alarms.cancel(actor, effect.run, effect.token)
 
     # Life
 
@@ -461,16 +411,3 @@ def _report(task: asyncio.Task[Any]) -> None:
 
 def _say_nothing() -> None:
     """Answers are not answered."""
-
-
-def _failed_load(effect: Load, code: str, text: str) -> Loaded:
-    return Loaded(run=effect.run, token=effect.token, part=effect.part, after=effect.after, code=code)
-
-
-def _failed_fetch(effect: Fetch, code: str, text: str) -> Fetched:
-    return Fetched(run=effect.run, token=effect.token, code=code)
-
-
-def _failed_store(effect: Store, code: str, text: str) -> Unstored:
-    commit = effect.commit
-    return Unstored(run=commit.run, token=effect.token, part=commit.part, code=code, message=text)

@@ -79,6 +79,7 @@ class Outbox:
         tenant: Whose messages they are.
         arrivals: Tells how much time is left.
         stats: Counts what could not be sent.
+        lost: Told the reply address of a message that was to be stored first and could not be sent then.
         spawn: Starts a task of the host.
     """
 
@@ -90,6 +91,7 @@ class Outbox:
         tenant: str,
         arrivals: Arrivals,
         stats: HostStats,
+        lost: Callable[[str], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._bus = bus
@@ -97,6 +99,7 @@ class Outbox:
         self._tenant = tenant
         self._arrivals = arrivals
         self._stats = stats
+        self._lost = lost
         self._spawn = spawn
 
     def send(self, to: str, message: AnyMessage, encoding: ReplyEncoding = "msgpack", reply: str = "") -> bool:
@@ -123,12 +126,14 @@ class Outbox:
         stored = await self._packages.put(run, ((digest, data),), TRANSIT)
         if not isinstance(stored, BlobsPut):
             self._fail(run, BusUnavailableError(type(stored).__name__))
+            self._lost(reply)
             return
         reference = ByReference(run=run, tenant=self._tenant, digest=digest, size=len(data), content_type=content_type)
         try:
             self._bus.publish(to, codec.encode_message(reference, content_type), reply=reply, content_type=content_type)
         except (BusUnavailableError, ContextBusError) as error:
             self._fail(run, error)
+            self._lost(reply)
 
     def _fail(self, run: str, error: Exception) -> None:
         self._stats.unsent += 1

@@ -20,7 +20,6 @@ from contextbus_protocol.messages import (
     AskItems,
     CancelCommand,
     Command,
-    CommitHead,
     Committed,
     CompileStep,
     Conflicted,
@@ -65,14 +64,12 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def fill_reply(message: AnyMessage, reply: str, encoding: ReplyEncoding) -> AnyMessage:
-    """Answer where the frame says if the message names no address, and in the encoding in which it asked."""
+    """Answer a client where the frame says if it names no address, and in the encoding in which it asked."""
     if isinstance(message, Command | Remember | Forget | ListRecords):
         reply_to = message.reply_to or reply
         if encoding != message.reply_as or reply_to is not message.reply_to:
             reply_as: ReplyEncoding = "json" if encoding == "json" else message.reply_as
             return msgspec.structs.replace(message, reply_to=reply_to, reply_as=reply_as)
-    elif isinstance(message, AskItems | Query) and not message.reply_to:
-        return msgspec.structs.replace(message, reply_to=reply)
     return message
 
 
@@ -127,14 +124,18 @@ def _check_name(name: str) -> str | None:
 
 
 def refuse(message: AnyMessage, code: str, text: str) -> tuple[Send, ...]:
-    """Tell everyone who waits for a message that it came to nothing, each in the form that it takes."""
+    """Tell who waits for a message that it came to nothing, in the form that it takes there.
+
+    Of what placement was to store, selection is told: it has the command and answers the client.
+    """
     match message:
         case Place() | Record():
             head = message.head
             unstored = Unstored(run=message.run, token=head.token, part="run", code=code, message=text)
-            return (Send(head.notify, unstored), _error(message.run, head, code, text))
+            return (Send(head.notify, unstored),)
         case Command():
-            return (_error(message.run, message, code, text),)
+            error = ErrorReply(run=message.run, command=message.command, code=code, message=text)
+            return (Send(message.reply_to, error, message.reply_as),)
         case AskItems():
             return (Send(message.reply_to, ItemsOffered(run=message.run, token=message.token, code=code)),)
         case Query():
@@ -145,10 +146,6 @@ def refuse(message: AnyMessage, code: str, text: str) -> tuple[Send, ...]:
             return (Send(message.reply_to, error, message.reply_as),)
         case _:
             return ()
-
-
-def _error(run: str, asked: Command | CommitHead, code: str, text: str) -> Send:
-    return Send(asked.reply_to, ErrorReply(run=run, command=asked.command, code=code, message=text), asked.reply_as)
 
 
 def _word(code: str) -> str:

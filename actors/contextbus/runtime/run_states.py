@@ -47,10 +47,11 @@ class RunStates:
     def __len__(self) -> int:
         return len(self._states)
 
-    @property
-    def full(self) -> bool:
-        """Whether twice the limit is busy, so that no run should be added."""
-        return len(self._states) >= 2 * self._limit
+    def has_room(self) -> bool:
+        """Whether a run may be added: less than twice the limit are busy."""
+        if len(self._states) >= 2 * self._limit:
+            self._drop_idle("")
+        return len(self._states) < 2 * self._limit
 
     def known(self, run: str) -> bool:
         """Whether a state of the run is at hand."""

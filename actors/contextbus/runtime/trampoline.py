@@ -91,6 +91,7 @@ class Trampoline:
         self._stats = stats
         self._queue: deque[tuple[Actor, RunState, AnyMessage, Alarm | None]] = deque()
         self._running = False
+        self._closed = False
 
     @property
     def empty(self) -> bool:
@@ -99,8 +100,15 @@ class Trampoline:
 
     def put(self, actor: Actor, entry: RunState, message: AnyMessage, alarm: Alarm | None = None) -> None:
         """Queue a message for a run of an actor; `run` handles it."""
+        if self._closed:
+            return
         entry.queued += 1
         self._queue.append((actor, entry, message, alarm))
+
+    def close(self) -> None:
+        """Handle no more: what is under way is being broken off, and that must not look like an answer."""
+        self._closed = True
+        self._queue.clear()
 
     def run(self) -> None:
         """Handle messages until none is left, or until others must have their turn of the event loop."""

@@ -9,16 +9,18 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
-JournalMode = Literal["WAL", "DELETE"]
 
 BUSY_SECONDS: Final = 30.0
 MEMORY: Final = ":memory:"
-_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_INCOMPLETE: Final = ("no such table", "no such column", "vtable constructor failed")
+_RETRY_SECONDS: Final = 0.01
 _PRIMARY: Final = 0xFF
 _SECURE_FTS: Final = (3, 42, 0)
 
@@ -26,12 +28,14 @@ _SECURE_FTS: Final = (3, 42, 0)
 class Database:
     """One SQLite file with one connection, used by one thread at a time.
 
+    Attributes:
+        generation: How many times this object made the tables anew.
+
     Args:
         path: The file, or ``MEMORY``.
         schema: SQL that makes the tables of an empty file.
         version: The version of schema and settings; a file of another one is made anew.
         full_text: The names of the FTS5 tables, from which deleted words are to vanish.
-        journal_mode: ``WAL`` lets searches run beside writes; ``DELETE`` keeps no second copy of what was written.
     """
 
     def __init__(
@@ -41,15 +45,16 @@ class Database:
         schema: str,
         version: int,
         full_text: tuple[str, ...],
-        journal_mode: JournalMode = "WAL",
     ) -> None:
         self._path = None if path == MEMORY else Path(path)
         self._schema = schema
         self._version = version
         self._full_text = full_text
-        self._journal_mode: JournalMode = journal_mode
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        self._is_ready = False
+        self.generation = 0
 
     def close(self) -> None:
         """Close the file."""
@@ -70,10 +75,11 @@ class Database:
                 return work(self._open())
 
     def reset(self) -> None:
-        """Throw the file away."""
+        """Throw the file away, unless another connection has done so already."""
         with self._lock:
+            replaced = self._is_replaced()
             self.close()
-            if self._path is not None:
+            if self._path is not None and not replaced:
                 for suffix in ("", "-wal", "-shm", "-journal"):
                     Path(f"{self._path}{suffix}").unlink(missing_ok=True)
 
@@ -89,45 +95,75 @@ class Database:
             raise
         connection.execute("COMMIT")
 
-    def scrub(self, connection: sqlite3.Connection) -> None:
-        """Make what was deleted vanish from the file, words in the full-text index and the write-ahead log included."""
+    def scrub(self, connection: sqlite3.Connection) -> bool:
+        """Make what was deleted vanish from the file, words in the full-text index and the write-ahead log included.
+
+        Gives False if another process reads an old state for so long that the write-ahead log has to stay.
+        """
         if sqlite3.sqlite_version_info < _SECURE_FTS:
             with self.writing(connection):
                 # Older releases only mark words as deleted; merging all segments drops them.
                 for table in self._full_text:
                     connection.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            connection = self._connect()
-            try:
-                connection = self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+        if self._connection is not None and not self._is_replaced() and self._is_ready:
+            return self._connection
+        self.close()
+        self._is_ready = False
+        # Kept while it is made ready: a reset has to know which file was damaged.
+        self._connection = self._connect()
+        self._prepare(self._connection)
+        self._is_ready = True
         return self._connection
+
+    def _is_replaced(self) -> bool:
+        """Whether the path now names another file than the one that is open: somebody found it damaged."""
+        if self._path is None or self._connection is None:
+            return False
+        try:
+            return self._path.stat().st_ino != self._inode
+        except FileNotFoundError:
+            return True
 
     def _connect(self) -> sqlite3.Connection:
         name = MEMORY
         if self._path is not None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The mode has to be right before the first byte is in it; SQLite gives its companions the same one.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                self._inode = os.fstat(descriptor).st_ino
+            finally:
+                os.close(descriptor)
             self._path.chmod(0o600)
             name = str(self._path)
         return sqlite3.connect(name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
-    def _prepare(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+    def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA secure_delete = ON").fetchall()
-        connection.execute(f"PRAGMA journal_mode = {self._journal_mode}").fetchall()
+        self._write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         with self.writing(connection):
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != self._version:
                 self._make(connection)
-        return connection
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            except sqlite3.OperationalError as exc:
+                # SQLite's own waiting does not cover this statement.
+                busy = (exc.sqlite_errorcode & _PRIMARY) == sqlite3.SQLITE_BUSY
+                if not busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+            else:
+                return
 
     def _make(self, connection: sqlite3.Connection) -> None:
         virtual = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
@@ -143,8 +179,10 @@ class Database:
             for table in self._full_text:
                 connection.execute(f"INSERT INTO {table}({table}, rank) VALUES ('secure-delete', 1)")
         connection.execute(f"PRAGMA user_version = {self._version}")
+        self.generation += 1
 
 
 def is_damage(exc: sqlite3.DatabaseError) -> bool:
-    """Whether the file is to blame, and not another process or the disk."""
-    return (getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY) in _DAMAGED
+    """Whether the file is to blame, and not a query, another process or the disk."""
+    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY
+    return code in _DAMAGED or (code == sqlite3.SQLITE_ERROR and str(exc).startswith(_INCOMPLETE))

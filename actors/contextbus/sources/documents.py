@@ -100,6 +100,8 @@ def _parse_line(path: str, number: int, line: bytes) -> Document | None:
 
 def _walk(folder: Path, patterns: tuple[str, ...]) -> Iterator[FoundFile]:
     pending = [("", folder)]
+    # A pattern that starts with "/" names files of the folder itself; nothing below needs to be looked at for it.
+    deep = not all(pattern.startswith("/") for pattern in patterns)
     while pending:
         prefix, here = pending.pop()
         try:
@@ -114,7 +116,7 @@ def _walk(folder: Path, patterns: tuple[str, ...]) -> Iterator[FoundFile]:
                 found = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(found.st_mode) and deep:
                 pending.append((path + "/", here / entry.name))
             elif stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and _matches(path, patterns):
                 yield FoundFile(path, found.st_size, found.st_mtime_ns)
@@ -122,4 +124,9 @@ def _walk(folder: Path, patterns: tuple[str, ...]) -> Iterator[FoundFile]:
 
 def _matches(path: str, patterns: tuple[str, ...]) -> bool:
     name = path.rsplit("/", 1)[-1]
-    return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in patterns)
+    return any(
+        fnmatch.fnmatchcase(f"/{path}", pattern)
+        if pattern.startswith("/")
+        else fnmatch.fnmatchcase(path if "/" in pattern else name, pattern)
+        for pattern in patterns
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, runtime_checkable
-
-import anyio
-import anyio.to_thread
 
 from contextbus_protocol import subjects
 from contextbus_protocol.digests import clean_text, digest_text
@@ -92,7 +92,7 @@ class FunctionSource:
         self.required = required
         self._function = function
         self._threads = threads
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._executor: ThreadPoolExecutor | None = None
         check_source(self)
 
     def __call__(self, query: Query) -> Awaitable[Answer] | Answer:
@@ -101,14 +101,15 @@ class FunctionSource:
 
     async def query(self, query: Query) -> Answer:
         """Await an async function; run any other in a worker thread."""
-        call = getattr(self._function, "__call__", None)  # noqa: B004  (an instance with an async __call__)
-        if inspect.iscoroutinefunction(self._function) or inspect.iscoroutinefunction(call):
+        if is_async(self._function):
             found = self._function(query)
         else:
-            if self._limiter is None:
-                self._limiter = anyio.CapacityLimiter(self._threads)
-            # A function that does not end must not hold up the worker: its thread is left behind.
-            found = await anyio.to_thread.run_sync(self._function, query, abandon_on_cancel=True, limiter=self._limiter)
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"source-{self.id}")
+            # Threads of its own, so that functions which do not end take up those and no others: later queries wait
+            # for one within their deadline, and a query that is given up leaves its thread behind.
+            context = contextvars.copy_context()
+            found = await asyncio.wrap_future(self._executor.submit(context.run, self, query))
         return await found if inspect.isawaitable(found) else found
 
 
@@ -133,6 +134,12 @@ def source(
         return FunctionSource(function, id=id, kind=kind, required=required)
 
     return decorate
+
+
+def is_async(function: object) -> bool:
+    """Whether calling something gives an awaitable: an async function, or an object whose call is one."""
+    call = type(function).__dict__.get("__call__")
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_source(candidate_source: object) -> Source:

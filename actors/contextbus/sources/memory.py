@@ -11,7 +11,7 @@ from contextbus.runtime.journal import Journal
 from contextbus.sources.database import MEMORY
 from contextbus.sources.interface import Answer, candidate, check_source
 from contextbus.sources.memory_index import SCHEMA_VERSION, MemoryIndex
-from contextbus.sources.memory_store import MemoryStore
+from contextbus.sources.memory_store import ANY_SCOPE, MemoryStore
 from contextbus.sources.worker import AdminReply, AdminRequest
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import encode_json
@@ -124,7 +124,7 @@ def memory_source(
     data: Path | str | None = None,
     id: str = DEFAULT_ID,  # noqa: A002  (the word that users write)
     required: bool = False,
-    scope: Scope = Scope(),  # noqa: B008  (frozen)
+    scope: Scope = ANY_SCOPE,
 ) -> MemorySource:
     """Make the memory source of a tenant.
 

@@ -18,6 +18,7 @@ from contextbus.sources.memory_index import Marks, MemoryIndex
 from contextbus_protocol import subjects
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import DeadlineExceededError
+from contextbus_protocol.events import RecordErased
 from contextbus_protocol.messages import MemoryRecord
 
 T = TypeVar("T")
@@ -132,11 +133,14 @@ class MemoryFeed:
                 await anyio.sleep(STALE_SECONDS)
                 continue
             events = [event for record in page.records for event in self._erasures.events_of(record)]
+            for event in events:
+                if isinstance(event, RecordErased):
+                    # Whoever committed the tombstone may have died before all was erased.
+                    await memory_log.erase_all(
+                        self._journal, subjects.memory(self._tenant, self._source, event.record_id)
+                    )
             apply = partial(self._index.apply_erasures, events, after=mark, mark=page.records[-1].sequence)
-            erased = await anyio.to_thread.run_sync(apply)
-            for record_id in erased:
-                # Whoever committed the tombstone may have died before all was erased.
-                await memory_log.erase_all(self._journal, subjects.memory(self._tenant, self._source, record_id))
+            await anyio.to_thread.run_sync(apply)
         raise DeadlineExceededError("the erasures cannot be read to their end; try again")
 
     async def _follow_records(self, seen: int) -> Marks:

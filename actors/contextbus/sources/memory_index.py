@@ -65,9 +65,7 @@ class MemoryIndex:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._database = Database(
-            path, schema=_SCHEMA, version=SCHEMA_VERSION, full_text=("words",), journal_mode="DELETE"
-        )
+        self._database = Database(path, schema=_SCHEMA, version=SCHEMA_VERSION, full_text=("words",))
 
     def close(self) -> None:
         """Close the file."""
@@ -111,30 +109,32 @@ class MemoryIndex:
 
         self._database.use(write)
 
-    def apply_erasures(self, events: Iterable[object], *, after: int, mark: int) -> tuple[str, ...]:
-        """Take in the events between two sequences of the erasures; gives the ids of the records erased.
+    def apply_erasures(self, events: Iterable[object], *, after: int, mark: int) -> None:
+        """Take in the events between two sequences of the erasures.
 
-        The bytes of erased records are gone from the file when it returns.
+        The bytes of erased records are gone from the file when the mark moves; it stays where it is if another process
+        holds on to them.
         """
 
-        def write(connection: sqlite3.Connection) -> tuple[str, ...]:
-            erased: list[str] = []
+        def write(connection: sqlite3.Connection) -> None:
+            has_erased = False
             with self._database.writing(connection):
-                done = _read_marks(connection).erasures
-                if after <= done < mark:
-                    for event in events:
-                        if isinstance(event, RecordErased):
-                            erased.append(event.record_id)
-                            _erase(connection, event, mark)
-                        elif isinstance(event, RecordAllowed):
-                            rows = [(digest,) for digest in event.digests]
-                            connection.executemany("DELETE FROM forbidden WHERE digest = ?", rows)
-                    _write_mark(connection, "erasures", mark)
-            if erased:
-                self._database.scrub(connection)
-            return tuple(erased)
+                if not after <= _read_marks(connection).erasures < mark:
+                    return
+                for event in events:
+                    if isinstance(event, RecordErased):
+                        has_erased = True
+                        _erase(connection, event, mark)
+                    elif isinstance(event, RecordAllowed):
+                        rows = [(digest,) for digest in event.digests]
+                        connection.executemany("DELETE FROM forbidden WHERE digest = ?", rows)
+            if has_erased and not self._database.scrub(connection):
+                return
+            # Only now: whoever dies before has to do all of it again.
+            with self._database.writing(connection):
+                _write_mark(connection, "erasures", max(mark, _read_marks(connection).erasures))
 
-        return self._database.use(write)
+        self._database.use(write)
 
     def is_forbidden(self, digest: str) -> bool:
         """Whether a digest was forgotten and not allowed again (D.K.24)."""

@@ -43,6 +43,7 @@ MAX_LABEL_CHARACTERS: Final = 256
 MAX_SOURCE_KINDS: Final = 16
 CONFLICTS: Final = 16
 _ID_DIGITS: Final = 32
+ANY_SCOPE: Final = Scope()
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -80,7 +81,7 @@ class MemoryStore:
         index: MemoryIndex,
         *,
         source: str = "memory",
-        scope: Scope = Scope(),  # noqa: B008  (frozen)
+        scope: Scope = ANY_SCOPE,
         clock: Clock | None = None,
         max_text_bytes: int = MAX_TEXT_BYTES,
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from contextbus.sources.chunking import DEFAULT_TARGET_TOKENS
 from contextbus.sources.documents import DEFAULT_PATTERNS
-from contextbus.sources.interface import Answer, MalformedAnswerError, candidate, check_source
+from contextbus.sources.interface import Answer, MalformedAnswerError, candidate, check_source, is_async
 from contextbus.sources.rag_index import Progress, RagIndex, Refreshed
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.messages import Query
@@ -63,21 +63,20 @@ class FolderSource:
         self._fresh_seconds = fresh_seconds
         self._progress = progress
         self._due = 0.0
-        self._refreshing: anyio.Lock | None = None
+        self._task: asyncio.Task[Refreshed] | None = None
         check_source(self)
 
     async def refresh(self) -> Refreshed:
-        """Bring the index up to date.
+        """Bring the index up to date; who asks while that goes on waits for the same work.
 
         Raises:
             NotADirectoryError: the folder does not exist.
         """
-        begun = time.monotonic()
-        done = await anyio.to_thread.run_sync(self._index.refresh, self._progress, abandon_on_cancel=True)
-        ended = time.monotonic()
-        # Looking at a very large folder must not become most of the work.
-        self._due = ended + max(self._fresh_seconds, _REST_FACTOR * (ended - begun))
-        return done
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._refresh())
+            self._task.add_done_callback(_see)
+        # A query that is given up must not stop what others wait for, nor have it begun once more beside it.
+        return await asyncio.shield(self._task)
 
     async def query(self, query: Query) -> Answer:
         """The best chunks for the query's text, best first."""
@@ -93,16 +92,27 @@ class FolderSource:
 
     async def aclose(self) -> None:
         """Close the index."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
         await anyio.to_thread.run_sync(self._index.close)
 
     async def _freshen(self) -> None:
-        if time.monotonic() < self._due:
-            return
-        if self._refreshing is None:
-            self._refreshing = anyio.Lock()
-        async with self._refreshing:
-            if time.monotonic() >= self._due:
-                await self.refresh()
+        if time.monotonic() >= self._due:
+            await self.refresh()
+
+    async def _refresh(self) -> Refreshed:
+        begun = time.monotonic()
+        done = await anyio.to_thread.run_sync(self._index.refresh, self._progress)
+        ended = time.monotonic()
+        # Looking at a very large folder must not become most of the work.
+        self._due = ended + max(self._fresh_seconds, _REST_FACTOR * (ended - begun))
+        return done
+
+
+def _see(task: asyncio.Task[Refreshed]) -> None:
+    """Look at the outcome, so that a failure that nobody waits for any more is no complaint of the event loop."""
+    if not task.cancelled():
+        task.exception()
 
 
 class RetrieveSource:
@@ -110,12 +120,10 @@ class RetrieveSource:
 
     kind: SourceKind = "rag"
 
-    def __init__(self, retrieve: Retrieve, *, id: str = DEFAULT_ID, required: bool = False) -> None:  # noqa: A002
-        if not inspect.iscoroutinefunction(retrieve) and not inspect.iscoroutinefunction(
-            getattr(retrieve, "__call__", None)  # noqa: B004  (an instance with an async __call__)
-        ):
+    def __init__(self, retrieve: Retrieve, *, source_id: str = DEFAULT_ID, required: bool = False) -> None:
+        if not is_async(retrieve):
             raise InvalidTypeError("retrieve must be an async function (query, top_k) -> chunks")
-        self.id = id
+        self.id = source_id
         self.required = required
         self._retrieve = retrieve
         check_source(self)
@@ -139,7 +147,7 @@ def rag_source(
     Raises:
         InvalidTypeError: the id is unusable or ``retrieve`` is no async function (D.K.20).
     """
-    return RetrieveSource(retrieve, id=id, required=required)
+    return RetrieveSource(retrieve, source_id=id, required=required)
 
 
 def _chunk_candidate(chunk: object) -> Candidate:

@@ -115,9 +115,17 @@ class RagIndex:
         expression = match_expression(text)
         if expression is None or limit < 1:
             return ()
-        rows = self._reader.use(lambda connection: connection.execute(_SEARCH, (expression, limit)).fetchall())
+        before = self._reader.generation
+        rows = self._find(expression, limit)
+        if before not in (0, self._reader.generation):
+            # The file was damaged and is empty now.
+            self.refresh()
+            rows = self._find(expression, limit)
         hits = (Hit(record_id, found, score_of(rank)) for record_id, found, rank in rows)
         return tuple(sorted(hits, key=lambda hit: (-hit.score, hit.record_id)))
+
+    def _find(self, expression: str, limit: int) -> list[tuple[str, str, float]]:
+        return self._reader.use(lambda connection: connection.execute(_SEARCH, (expression, limit)).fetchall())
 
     def _refresh(
         self, connection: sqlite3.Connection, files: tuple[FoundFile, ...], progress: Progress | None

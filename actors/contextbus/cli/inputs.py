@@ -1,0 +1,176 @@
+"""Files that commands read: conversations, memory records, working memory, documents."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+import msgspec
+
+from contextbus.cli.failures import UsageFault
+from contextbus.core.importers import Conversation, Provider, detect, read_conversations
+from contextbus.runtime.datafolder import PRIVATE_FOLDER
+from contextbus.sources.documents import DEFAULT_PATTERNS
+from contextbus.sources.rag import FolderSource
+from contextbus.sources.rag_index import Progress
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.values import Value
+from contextbus_protocol.working_memory import TasksInput, WorkingMemorySnapshot
+
+LONGEST_BYTES: Final = 256 * 1024 * 1024
+DOCS_ID: Final = "docs"
+
+T = TypeVar("T")
+
+
+class MemoryLine(msgspec.Struct, frozen=True):
+    """One memory record to remember; ``id`` names the record that it changes, if it changes one."""
+
+    text: str
+    id: str | None = None
+    origin: str = "asserted"
+
+
+class WorkingMemoryFile(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a new working memory is made of."""
+
+    goal: str | None = None
+    constraints: tuple[str, ...] = ()
+    tasks: TasksInput | None = None
+    goal_ref: str | None = None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file that a user named.
+
+    Raises:
+        UsageFault: it is missing, no file, not readable, empty, or too large.
+    """
+    try:
+        if path.is_dir():
+            raise UsageFault(f"{path} is a folder; name a file")
+        if path.stat().st_size > LONGEST_BYTES:
+            raise UsageFault(f"{path} is larger than {LONGEST_BYTES // 1024 // 1024} MiB; split it")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageFault(f"there is no file {path}; check the path") from None
+    except OSError as exc:
+        raise UsageFault(f"{path} cannot be read: {exc.strerror}") from None
+    if not data.strip():
+        raise UsageFault(f"{path} is empty; it should hold JSON")
+    return data
+
+
+def read_conversation_file(path: Path) -> tuple[tuple[Conversation, ...], Provider]:
+    """Every conversation of a file, and which provider's form it has.
+
+    Raises:
+        UsageFault: it cannot be read; the message names the file and the place in it.
+    """
+    data = read_bytes(path)
+    try:
+        conversations, provider = read_conversations(data), detect(data)
+    except InvalidTypeError as exc:
+        raise UsageFault(f"{path}: {exc.message}") from None
+    for number, conversation in enumerate(conversations):
+        if not conversation.messages:
+            raise UsageFault(f"{path}: conversation {number} holds no messages")
+    return conversations, provider
+
+
+def choose_conversation(path: Path, conversations: tuple[Conversation, ...], wanted: str | None) -> Conversation:
+    """The one conversation that is meant, by id or by its index from 0.
+
+    Raises:
+        UsageFault: there is no such conversation, or the file holds several and none is named.
+    """
+    if wanted is None:
+        if len(conversations) == 1:
+            return conversations[0]
+        raise UsageFault(
+            f"{path} holds {len(conversations)} conversations; pick one with --conversation ID "
+            f"or 0 to {len(conversations) - 1}, or compile all of them with --all"
+        )
+    for conversation in conversations:
+        if conversation.id == wanted:
+            return conversation
+    if wanted.isdecimal() and int(wanted) < len(conversations):
+        return conversations[int(wanted)]
+    raise UsageFault(f"{path} has no conversation {wanted!r}; give an id in it, or 0 to {len(conversations) - 1}")
+
+
+def read_memories(path: Path) -> tuple[MemoryLine, ...]:
+    """Memory records, one a line: ``{"text": …}`` or a JSON string.
+
+    Raises:
+        UsageFault: a line is neither; the message names it.
+    """
+    lines: list[MemoryLine] = []
+    for number, line in enumerate(read_bytes(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = msgspec.json.decode(line, type=MemoryLine | str)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise UsageFault(f'{path}, line {number}: expected {{"text": "…"}} or a JSON string') from None
+        memory = MemoryLine(found) if isinstance(found, str) else found
+        if not memory.text.strip():
+            raise UsageFault(f"{path}, line {number}: the text is empty")
+        lines.append(memory)
+    return tuple(lines)
+
+
+def message_id(memory: MemoryLine) -> str:
+    """The id under which a record is remembered: the same text is remembered once."""
+    content = json.dumps([memory.id, memory.text, memory.origin], ensure_ascii=False)
+    return f"cli-{hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:32]}"
+
+
+def read_working_memory(path: Path) -> WorkingMemoryFile | WorkingMemorySnapshot:
+    """What a new working memory is made of, or a snapshot of one.
+
+    Raises:
+        UsageFault: it is neither.
+    """
+    data = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    fields = _decode(path, data, dict[str, object])
+    if "version" in fields:
+        return _decode(path, data, WorkingMemorySnapshot)
+    return _decode(path, data, WorkingMemoryFile)
+
+
+def _decode(path: Path, data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise UsageFault(f"{path}: {exc}") from None
+
+
+def name_docs(count: int, first: str = DOCS_ID) -> tuple[str, ...]:
+    """The source ids of several folders of documents: docs, docs-2 and so on."""
+    return tuple(first if number == 1 else f"{first}-{number}" for number in range(1, count + 1))
+
+
+def open_docs(
+    path: Path, *, source_id: str, data: Path, required: bool = False, progress: Progress | None = None
+) -> FolderSource:
+    """A source of a folder of documents, or of one JSON Lines file; its index is kept for the next time.
+
+    Raises:
+        UsageFault: there is nothing at the path.
+    """
+    if not path.exists():
+        raise UsageFault(f"there are no documents at {path}; check the path given to --docs")
+    folder, patterns = (path, DEFAULT_PATTERNS) if path.is_dir() else (path.parent, (f"/{glob.escape(path.name)}",))
+    # Another folder under the same id, here or in another process, must not throw this index away.
+    place = data / "indexes" / hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()[:12]
+    place.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    return FolderSource(folder, data=place, id=source_id, required=required, patterns=patterns, progress=progress)
+
+
+def as_fields(value: object) -> dict[str, object]:
+    """A struct as JSON would hold it."""
+    return cast("dict[str, object]", msgspec.to_builtins(value))

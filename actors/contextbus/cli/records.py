@@ -1,0 +1,155 @@
+"""``contextbus remember``, ``forget`` and ``memories``: the memory records of a scope."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from contextbus import client
+from contextbus.cli import inputs, options
+from contextbus.cli.failures import UsageFault
+from contextbus.cli.output import note, print_json, show_progress, stdout
+from contextbus.cli.running import run
+from contextbus.client import ContextBus
+
+_REMEMBER: Final = """Examples:
+
+contextbus remember "Prefers an aisle seat." --scope user_id=ada
+
+contextbus remember --file facts.jsonl --scope user_id=ada
+"""
+_FORGET: Final = """Example:
+
+contextbus forget m-2f6c… --scope user_id=ada
+"""
+_MEMORIES: Final = """Example:
+
+contextbus memories --scope user_id=ada --json
+"""
+
+SourceId = Annotated[str, typer.Option("--source", metavar="ID", help="The memory source.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("remember", epilog=_REMEMBER)(remember)
+    app.command("forget", epilog=_FORGET)(forget)
+    app.command("memories", epilog=_MEMORIES)(list_memories)
+
+
+def remember(
+    text: Annotated[str | None, typer.Argument(help="What is to be remembered.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Many records, one a line; each is stored once.")
+    ] = None,
+    scope: options.ScopeFields = None,
+    record: Annotated[str | None, typer.Option("--id", metavar="ID", help="The record to change.")] = None,
+    source: SourceId = "memory",
+    data: options.Data = options.DEFAULT_DATA,
+    nats: options.Nats = None,
+    tenant: options.Tenant = "default",
+    as_json: options.Json = False,
+) -> None:
+    """Store a memory record, or a new revision of one. With --nats a memory worker must run."""
+
+    async def work() -> None:
+        place = options.find_place(data, nats, tenant)
+        whose = options.parse_scope(scope)
+        if (text is None) == (file is None) or (file is not None and record is not None):
+            raise UsageFault("give a TEXT (and --id to change a record), or --file FILE.jsonl")
+        lines = (inputs.MemoryLine(text or "", record),) if file is None else inputs.read_memories(file)
+        async with _open(place) as bus:
+            with show_progress() as progress:
+                for line in progress.track(lines, description="remember"):
+                    stored = await bus.memories.remember(
+                        line.text,
+                        scope=whose,
+                        record_id=line.id,
+                        origin=line.origin,
+                        source=source,
+                        # Saying it twice makes two records, a file read twice does not.
+                        message_id=uuid.uuid4().hex if file is None else inputs.message_id(line),
+                    )
+                    if as_json:
+                        print_json({"id": stored.record_id, "revision": stored.revision, "sequence": stored.sequence})
+                    else:
+                        stdout().print(f"{stored.record_id}  revision {stored.revision}", soft_wrap=True)
+
+    run(work, as_json=as_json)
+
+
+def forget(
+    record: Annotated[str, typer.Argument(metavar="ID", help="The record, as `contextbus memories` names it.")],
+    scope: options.ScopeFields = None,
+    source: SourceId = "memory",
+    data: options.Data = options.DEFAULT_DATA,
+    nats: options.Nats = None,
+    tenant: options.Tenant = "default",
+    as_json: options.Json = False,
+) -> None:
+    """Erase every revision of a record, from the disk too; its text is not learned again.
+
+    Packages of steps that quoted the record keep their copy: they are not redacted yet.
+    """
+
+    async def work() -> None:
+        place = options.find_place(data, nats, tenant)
+        whose = options.parse_scope(scope)
+        async with _open(place) as bus:
+            gone = await bus.memories.forget(record, scope=whose, source=source)
+        if as_json:
+            print_json({"id": gone.record_id, "revisions": gone.revisions, "packagesRedacted": False})
+        else:
+            stdout().print(f"{gone.record_id} is forgotten, {gone.revisions} revisions erased", soft_wrap=True)
+        note("packages that quoted it keep their copy until redaction is there")
+
+    run(work, as_json=as_json)
+
+
+def list_memories(
+    scope: options.ScopeFields = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 1000,
+    source: SourceId = "memory",
+    data: options.Data = options.DEFAULT_DATA,
+    nats: options.Nats = None,
+    tenant: options.Tenant = "default",
+    as_json: options.Json = False,
+) -> None:
+    """List the memory records of a scope."""
+
+    async def work() -> None:
+        place = options.find_place(data, nats, tenant)
+        whose = options.parse_scope(scope)
+        async with _open(place) as bus:
+            listed = await bus.memories.list(scope=whose, limit=limit, source=source)
+        if as_json:
+            print_json([inputs.as_fields(r) for r in listed.records])
+            return
+        if not listed.records:
+            note(f"no records of {options.show_scope(whose)}; store one with `contextbus remember`")
+            return
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for title in ("id", "revision", "since", "text"):
+            table.add_column(title, overflow="fold")
+        for record in listed.records:
+            since = datetime.fromtimestamp(record.at / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+            table.add_row(Text(record.record_id), str(record.revision), since, Text(record.text))
+        stdout().print(table)
+
+    run(work, as_json=as_json)
+
+
+@asynccontextmanager
+async def _open(place: options.Place) -> AsyncGenerator[ContextBus]:
+    """A bus whose records this process serves itself, or a worker where the server is elsewhere."""
+    actors: Literal["local", "remote"] = "local" if place.nats is None else "remote"
+    async with client.open(place.nats, tenant=place.tenant, folder=place.folder, actors=actors) as bus:
+        yield bus

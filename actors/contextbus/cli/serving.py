@@ -1,0 +1,196 @@
+"""Actors and source workers on a server, each visible to service discovery."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+import contextbus
+from contextbus.actors.effects import Rule
+from contextbus.actors.placement import Placement
+from contextbus.actors.selection import Selection
+from contextbus.actors.working_memory import WorkingMemory
+from contextbus.cli.failures import NoServerError
+from contextbus.cli.options import Place, hide_credentials
+from contextbus.runtime import embedded, streams
+from contextbus.runtime.bus_nats import NatsBus
+from contextbus.runtime.connection import Connection, connect
+from contextbus.runtime.connection_errors import DisconnectedError, NoRespondersError
+from contextbus.runtime.datafolder import DataFolder
+from contextbus.runtime.discovery import Endpoint, Service
+from contextbus.runtime.embedded import Durability, Server
+from contextbus.runtime.host import Host
+from contextbus.runtime.journal_jetstream import JetStreamJournal
+from contextbus.runtime.tokenizers import load_tokenizers
+from contextbus.sources.interface import Source
+from contextbus.sources.worker import Worker
+from contextbus_protocol import subjects
+from contextbus_protocol.subjects import ActorName
+
+ACTORS: Final[tuple[ActorName, ...]] = ("selection", "working-memory", "placement")
+READY_SECONDS: Final = 20.0
+LOOK_SECONDS: Final = 1.0
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection with what actors and workers need of it; ``server`` is the embedded one, if it is that."""
+
+    connection: Connection
+    journal: JetStreamJournal
+    tenant: str
+    url: str
+    durability: str
+    server: Server | None = None
+
+    @property
+    def bus(self) -> NatsBus:
+        """The bus over the connection."""
+        return NatsBus(self.connection)
+
+
+@asynccontextmanager
+async def open_link(
+    place: Place, name: str, *, start: bool, durability: Durability = "fsync", label: str | None = None
+) -> AsyncGenerator[Link]:
+    """Connect to the server of a place, and make the tenant's streams where they are missing.
+
+    Args:
+        place: where the server is.
+        name: what the server's monitoring calls this connection.
+        start: start the embedded server if none runs on the data folder; else one must run.
+        durability: for an embedded server that is started.
+        label: what an acknowledgement rests on, where the server is not ours to know.
+
+    Raises:
+        NoServerError: no server runs on the data folder.
+        DisconnectedError: the server cannot be reached, or refuses.
+        StreamError: the server has no JetStream, or a stream does not fit.
+    """
+    tenant = subjects.encode_name(place.tenant)
+    async with AsyncExitStack() as stack:
+        server: Server | None = None
+        if place.nats is not None:
+            url, kept = place.nats, "unknown"
+            connection = await stack.enter_async_context(connect(url, tenant=tenant, name=name))
+        else:
+            if start:
+                server = await stack.enter_async_context(embedded.serve(place.data, durability=durability))
+            else:
+                server = await find_server(place)
+            url, kept = server.url, server.durability
+            connection = await stack.enter_async_context(
+                connect(url, token=server.token, tenant=tenant, name=name, locate=server.locate, lost=server.lost)
+            )
+        made = await streams.ensure(connection, tenant, replicas=place.replicas, durability=kept)
+        journal = JetStreamJournal(connection)
+        stack.callback(journal.close)
+        yield Link(
+            connection=connection,
+            journal=journal,
+            tenant=place.tenant,
+            url=hide_credentials(url),
+            durability=label or made.durability,
+            server=server,
+        )
+
+
+async def find_server(place: Place) -> Server:
+    """The server that runs on a data folder.
+
+    Raises:
+        NoServerError: none does.
+    """
+    endpoint = await embedded.attach(place.data)
+    if endpoint is None:
+        raise NoServerError(
+            f"no server runs on the data folder {place.data}: start one with `contextbus up --data {place.data}`, "
+            "or name a running one with --nats URL"
+        )
+    return Server(DataFolder(place.data), endpoint, None)
+
+
+@asynccontextmanager
+async def serve_actors(link: Link, names: Sequence[ActorName]) -> AsyncGenerator[Host]:
+    """Run actors until the block ends; then they take no more, and answer what they took."""
+    at_hand = await anyio.to_thread.run_sync(load_tokenizers)
+    instance = f"{names[0] if len(names) == 1 else 'actors'}-{secrets.token_hex(8)}"
+    inbox = subjects.inbox(link.tenant, instance)
+    rules: dict[ActorName, Rule[Any]] = {
+        "selection": Selection(link.tenant, f"{inbox}.selection", at_hand.tokenizers),
+        "working-memory": WorkingMemory(link.tenant, instance),
+        "placement": Placement(at_hand.tokenizers, link.durability),
+    }
+    async with AsyncExitStack() as stack:
+        host = await stack.enter_async_context(
+            Host(link.tenant, instance, link.bus, link.journal, [rules[name] for name in names])
+        )
+        for name in names:
+            subject = subjects.command(name, link.tenant)
+            await stack.enter_async_context(discoverable(link, name, subject, f"the actor {name}"))
+        yield host
+
+
+@asynccontextmanager
+async def serve_sources(link: Link, sources: Sequence[Source]) -> AsyncGenerator[None]:
+    """Take the queries of sources until the block ends."""
+    async with AsyncExitStack() as stack:
+        for source in sources:
+            await stack.enter_async_context(Worker(link.bus, link.tenant, source).serve())
+            subject = subjects.query(link.tenant, source.id)
+            about = f"a worker of the source {source.id}, kind {source.kind}"
+            await stack.enter_async_context(discoverable(link, source.id, subject, about))
+        yield
+
+
+@asynccontextmanager
+async def discoverable(link: Link, name: str, subject: str, about: str) -> AsyncGenerator[None]:
+    """Answer service discovery under a name until the block ends."""
+    endpoint = Endpoint(name="default", subject=subject, queue_group=subject.rsplit(".", 1)[-1])
+    service = Service(
+        service_name(name),
+        contextbus.__version__,
+        description=about,
+        endpoints=(endpoint,),
+        metadata={"tenant": link.tenant},
+    )
+    await service.register(link.connection)
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await service.withdraw(link.connection)
+
+
+def service_name(name: str) -> str:
+    """The name for service discovery, which knows fewer characters than ids have."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+async def wait_until_served(link: Link, names: Sequence[str]) -> tuple[str, ...]:
+    """Wait until each name answers service discovery; gives those that do not within ``READY_SECONDS``."""
+    missing = list(names)
+    with anyio.move_on_after(READY_SECONDS):
+        while missing:
+            try:
+                await link.connection.request(f"$SRV.PING.{service_name(missing[0])}", b"", 1.0)
+                missing.pop(0)
+            except (NoRespondersError, TimeoutError, DisconnectedError):
+                await anyio.sleep(0.05)
+    return tuple(missing)
+
+
+async def wait_for_end(link: Link) -> str:
+    """Wait until the embedded server is gone for good; gives why.  A server elsewhere may always come back."""
+    while True:
+        await anyio.sleep(LOOK_SECONDS)
+        if link.server is not None and link.server.owned:
+            reason = await anyio.to_thread.run_sync(link.server.lost)
+            if reason is not None:
+                return reason
