@@ -83,8 +83,8 @@ class RunState(msgspec.Struct, frozen=True):
     """A run as of a commit.
 
     ``broken_prefix`` is set once the history that the last request began with was rewritten (D.F.22).
-    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).  ``memory_sequence`` is the
-    newest state of the working memory that a step was of: no later step is of an older one.
+    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).  ``memory_sequence`` is
+    the newest state of the working memory that a step was of: no later step is of an older one.
     """
 
     run: str
