@@ -77,6 +77,8 @@ class Selection:
     def __init__(self, tenant: str, inbox: str, tokenizers: Mapping[str, Callable[[str], int]] | None = None) -> None:
         self._tenant = tenant
         self._inbox = inbox
+        self._working_memory = subjects.command("working-memory", tenant)
+        self._placement = subjects.command("placement", tenant)
         self._tokenizers = dict(tokenizers or {})
 
     def initial(self, run: str) -> SelectionState:
@@ -140,7 +142,7 @@ class Selection:
                 seen=command.seen_memory,
                 load=command.attempt > 1,
             )
-            effects += (Send(subjects.command("working-memory", self._tenant), ask),)
+            effects += (Send(self._working_memory, ask),)
         if loading:
             return state, effects
         return self._proceed(state, flight, effects)
@@ -299,7 +301,7 @@ class Selection:
         except ContextBusError as exc:
             return self._fail(state, flight, exc, effects)
         flight = replace(flight, phase="commit")
-        send = Send(subjects.command("placement", self._tenant), place)
+        send = Send(self._placement, place)
         return replace(state, flight=flight), (*effects, send)
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
@@ -308,7 +310,7 @@ class Selection:
         if isinstance(outcome, Recorded):
             answer = Send(flight.command.reply_to, outcome, flight.command.reply_as)
             return self._end(state, (*effects, answer))
-        send = Send(subjects.command("placement", self._tenant), outcome)
+        send = Send(self._placement, outcome)
         return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
 
     def _record_failure(self, state: SelectionState, flight: Flight, error: ContextBusError, effects: Effects) -> Step:
@@ -327,7 +329,7 @@ class Selection:
             sources=gather.facts_of(flight.results),
         )
         record = recorded.record_of(state.fold, flight, self._tenant, self._inbox, failed=failed, error=error)
-        send = Send(subjects.command("placement", self._tenant), record)
+        send = Send(self._placement, record)
         return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
 
     # -- after the commit
