@@ -185,9 +185,9 @@ def test_older_than_the_table_the_step_number_decides() -> None:
     bench = Bench()
     command = step("Hello", number=1)
     bench.compile(command)
-    for number in range(256):
+    for number in range(256 + 32):
         bench.record(ask_refresh(command=f"r{number}"))
-    assert bench.state.fold.forgotten_commands
+    assert bench.state.fold.recent.forgotten
     bench.compile(step("Next", command="later", number=2, after=bench.log.fold))
     assert refusal(bench.open(msgspec.structs.replace(command, attempt=2))) == "stale_step"
 

@@ -76,6 +76,9 @@ def test_a_command_is_remembered_with_the_ids_that_it_added() -> None:
     assert find_memory_command(state, "other") is None
     for number in range(256):
         state = commit_to_memory(state, RefreshRequested(), command=f"n{number}")
+        assert number >= 255 or find_memory_command(state, "patch") is not None
+    for number in range(32):  # the oldest leave by chunks
+        state = commit_to_memory(state, RefreshRequested(), command=f"m{number}")
     assert find_memory_command(state, "patch") is None
 
 

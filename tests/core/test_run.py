@@ -122,12 +122,11 @@ def test_a_failed_step_leaves_its_command_open() -> None:
 
 def test_the_last_256_commands_are_remembered() -> None:
     state = NEW
-    for number in range(258):
+    for number in range(600):
         state = commit_to(state, RefreshRequested(), command=str(number))
-        assert state.forgotten_commands == (number >= 256)
-    assert len(state.recent) == 256
-    assert find_command(state, "1") is None
-    assert find_command(state, "2") is not None
+        assert find_command(state, str(max(0, number - 255))) is not None
+        assert state.recent.forgotten == (find_command(state, "0") is None)
+    assert find_command(state, str(600 - 256 - 32)) is None  # the oldest leave by chunks of 32
 
 
 # -- any log
