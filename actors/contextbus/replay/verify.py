@@ -337,4 +337,6 @@ def _first_difference(one: object, other: object, path: str) -> tuple[str, str, 
             if found:
                 return found
         return None
-    return None if one == other and type(one) is type(other) else (path, f"{one!s}", f"{other!s}")
+    if one == other and type(one) is type(other):
+        return None
+    return (path, str(cast("object", one)), str(cast("object", other)))
