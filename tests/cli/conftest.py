@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import structlog
-
 from tests.cli.command import Command
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.cli.command import EXAMPLES, Command
 from tests.core.checkers import CHECKERS, errors
 
@@ -25,7 +24,7 @@ def write(folder: Path, name: str, content: object) -> Path:
 @pytest.mark.parametrize("target", ["anthropic", "openai"])
 @pytest.mark.parametrize("name", CONVERSATIONS)
 @pytest.mark.rule("P.A.2", "D.D.2")
-def test_the_examples_become_a_request_that_the_provider_takes(command: Command, name: str, target: str):
+def test_the_examples_become_a_request_that_the_provider_takes(command: Command, name: str, target: str) -> None:
     output = command.folder / "payload.json"
     said = command.json(
         *("compile", EXAMPLES / name, "--target", target, "--output", output),
@@ -51,7 +50,7 @@ def test_the_examples_become_a_request_that_the_provider_takes(command: Command,
 
 
 @pytest.mark.broker
-def test_the_report_says_what_was_chosen_and_how_to_check_it(command: Command):
+def test_the_report_says_what_was_chosen_and_how_to_check_it(command: Command) -> None:
     output = command.folder / "p.json"
     result = command(
         "compile", EXAMPLES / "conversation.json", "--docs", EXAMPLES / "runbooks", "--run", "r1", "-o", output
@@ -65,7 +64,7 @@ def test_the_report_says_what_was_chosen_and_how_to_check_it(command: Command):
 
 @pytest.mark.broker
 @pytest.mark.rule("D.K.24", "D.R.7")
-def test_the_same_again_has_no_second_effect(command: Command):
+def test_the_same_again_has_no_second_effect(command: Command) -> None:
     asked = ("compile", EXAMPLES / "conversation.json", "--run", "r1", "--memories", EXAMPLES / "memories.jsonl")
     first = command.json(*asked, "-o", command.folder / "a.json")
     again = command.json(*asked, "-o", command.folder / "b.json")
@@ -78,7 +77,7 @@ def test_the_same_again_has_no_second_effect(command: Command):
 
 @pytest.mark.broker
 @pytest.mark.rule("D.K.3")
-def test_a_run_keeps_its_scope(command: Command):
+def test_a_run_keeps_its_scope(command: Command) -> None:
     chat = write(command.folder, "chat.json", CHAT)
     command("compile", chat, "--run", "r1", "--scope", "user_id=ada", "-o", command.folder / "p.json")
     result = command("compile", chat, "--run", "r1", "--scope", "user_id=bob", "-o", command.folder / "q.json", code=2)
@@ -87,7 +86,7 @@ def test_a_run_keeps_its_scope(command: Command):
 
 
 @pytest.mark.broker
-def test_a_conversation_that_the_assistant_ends_is_compiled(command: Command):
+def test_a_conversation_that_the_assistant_ends_is_compiled(command: Command) -> None:
     ended = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "See the runbook."}]}
     chat = write(command.folder, "chat.json", ended)
     result = command("compile", chat, "--docs", EXAMPLES / "runbooks", "--target", "anthropic", "-o", "-")
@@ -97,7 +96,7 @@ def test_a_conversation_that_the_assistant_ends_is_compiled(command: Command):
 
 
 @pytest.mark.broker
-def test_every_conversation_of_a_file_becomes_a_run(command: Command):
+def test_every_conversation_of_a_file_becomes_a_run(command: Command) -> None:
     documents = "\n".join(
         json.dumps({"id": str(n), "title": f"Rule {n}", "text": f"Rule {n} about deploys and rollbacks."})
         for n in range(3)
@@ -120,7 +119,7 @@ def test_every_conversation_of_a_file_becomes_a_run(command: Command):
 
 
 @pytest.mark.broker
-def test_one_conversation_of_several_is_named_by_id_or_index(command: Command):
+def test_one_conversation_of_several_is_named_by_id_or_index(command: Command) -> None:
     chats = write(command.folder, "chats.jsonl", "\n".join(json.dumps({"id": f"c{n}", **CHAT}) for n in range(3)))
     result = command("compile", chats, code=2)
     assert "3 conversations" in result.stderr
@@ -131,7 +130,7 @@ def test_one_conversation_of_several_is_named_by_id_or_index(command: Command):
 
 
 @pytest.mark.broker
-def test_a_model_and_its_limits_can_be_named(command: Command):
+def test_a_model_and_its_limits_can_be_named(command: Command) -> None:
     chat = write(command.folder, "chat.json", CHAT)
     said = command.json(
         *("compile", chat, "--model", "mistral/large", "--context-window", "4000", "--max-output-tokens", "1000"),
@@ -147,7 +146,7 @@ def test_a_model_and_its_limits_can_be_named(command: Command):
 
 
 @pytest.mark.broker
-def test_sources_of_ones_own_take_part(command: Command):
+def test_sources_of_ones_own_take_part(command: Command) -> None:
     said = command.json(
         *("compile", EXAMPLES / "conversation.json", "--worker", EXAMPLES / "tickets.py", "--no-memory"),
         *("-o", command.folder / "p.json"),
@@ -157,7 +156,7 @@ def test_sources_of_ones_own_take_part(command: Command):
 
 
 @pytest.mark.broker
-def test_an_absent_source_is_a_warning(command: Command):
+def test_an_absent_source_is_a_warning(command: Command) -> None:
     chat = write(command.folder, "chat.json", CHAT)
     result = command("compile", chat, "--source", "tickets:rag", "--json", "-o", command.folder / "p.json")
     assert json.loads(result.stdout)["warnings"] == [
@@ -178,7 +177,7 @@ def test_an_absent_source_is_a_warning(command: Command):
         ('{"messages": []}\n{"messages": nope}', "line 2"),
     ],
 )
-def test_a_file_that_is_no_conversation_is_named(command: Command, content: str | None, words: str):
+def test_a_file_that_is_no_conversation_is_named(command: Command, content: str | None, words: str) -> None:
     path = command.folder / "chat.json"
     if content is not None:
         write(command.folder, "chat.json", content)
@@ -208,19 +207,19 @@ def test_a_file_that_is_no_conversation_is_named(command: Command, content: str 
         (("--json", "--output", "-"), "--output"),
     ],
 )
-def test_an_unusable_option_is_named(command: Command, arguments: tuple[str, ...], words: str):
+def test_an_unusable_option_is_named(command: Command, arguments: tuple[str, ...], words: str) -> None:
     result = command("compile", EXAMPLES / "conversation.json", *arguments, code=2)
     assert words in result.stderr
     assert not result.stdout
 
 
-def test_errors_are_json_where_json_is_asked_for(command: Command):
+def test_errors_are_json_where_json_is_asked_for(command: Command) -> None:
     result = command("compile", command.folder / "none.json", "--json", code=2)
     error = json.loads(result.stderr)["error"]
     assert (error["code"], error["exit_code"]) == ("usage", 2)
 
 
-def test_a_server_that_is_not_there_is_exit_code_3_without_the_password(command: Command):
+def test_a_server_that_is_not_there_is_exit_code_3_without_the_password(command: Command) -> None:
     url = "nats://ada:s3cret@127.0.0.1:1"
     result = command("compile", EXAMPLES / "conversation.json", "--nats", url, code=3)
     assert "127.0.0.1:1" in result.stderr
@@ -234,13 +233,15 @@ def test_a_server_that_is_not_there_is_exit_code_3_without_the_password(command:
         ("import nothing_of_this_name", "line 1"),
         ("x = 1", "@source"),
         (
-            "from contextbus.client import source\n"
-            "a = source(id='t', kind='rag')(lambda query: [])\nb = source(id='t', kind='rag')(lambda query: [])",
+            (
+                "from contextbus.client import source\n"
+                "a = source(id='t', kind='rag')(lambda query: [])\nb = source(id='t', kind='rag')(lambda query: [])"
+            ),
             "'t'",
         ),
     ],
 )
-def test_a_worker_file_that_is_none_is_named(command: Command, content: str, words: str):
+def test_a_worker_file_that_is_none_is_named(command: Command, content: str, words: str) -> None:
     path = write(command.folder, "mine.py", content)
     result = command("compile", EXAMPLES / "conversation.json", "--worker", path, code=2)
     assert words in result.stderr
@@ -251,13 +252,13 @@ def test_a_worker_file_that_is_none_is_named(command: Command, content: str, wor
     ("content", "words"),
     [('{"goals": 1}', "goals"), ('{"version": 1}', "scope"), ("[]", "expected"), ("{", "working.json")],
 )
-def test_a_working_memory_that_is_none_is_named(command: Command, content: str, words: str):
+def test_a_working_memory_that_is_none_is_named(command: Command, content: str, words: str) -> None:
     path = write(command.folder, "working.json", content)
     result = command("compile", EXAMPLES / "conversation.json", "--working-memory", path, code=2)
     assert words in result.stderr.lower()
 
 
 @pytest.mark.parametrize("content", ["{}", '{"text": ""}', '{"text": 1}', "x"])
-def test_a_memory_line_that_is_none_is_named(command: Command, content: str):
+def test_a_memory_line_that_is_none_is_named(command: Command, content: str) -> None:
     path = write(command.folder, "m.jsonl", '"fine"\n' + content)
     assert "line 2" in command("compile", EXAMPLES / "conversation.json", "--memories", path, code=2).stderr

@@ -21,26 +21,20 @@ from contextbus import client
 from contextbus.cli import inputs, options, report
 from contextbus.cli.failures import UsageFault
 from contextbus.cli.loading import load_sources
+from contextbus.cli.models import HEURISTICS, Target, choose_estimator, choose_model, target_of
 from contextbus.cli.output import print_json, show_progress, stderr, stdout, warn
 from contextbus.cli.running import run
+from contextbus.cli.serving import find_actors
 from contextbus.client import CompiledStep, ContextBus, Run
 from contextbus.core.importers import Conversation
-from contextbus.runtime.tokenizers import TOKENIZER_NAMES, load_tokenizers
+from contextbus.runtime.tokenizers import TOKENIZER_NAMES
 from contextbus.sources.interface import Source
 from contextbus.sources.rag import FolderSource
 from contextbus_protocol.subjects import LONGEST_NAME
 from contextbus_protocol.values import EstimatorSpec, Model, Scope, SourceSpec
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
-HEURISTICS: Final = ("classes", "characters")
-STEP_SECONDS: Final = 30.0
-
-
-class Target(enum.StrEnum):
-    """Whose API the payload is for."""
-
-    anthropic = "anthropic"
-    openai = "openai"
+STEP_SECONDS: Final = 15.0
 
 
 class Actors(enum.StrEnum):
@@ -48,12 +42,6 @@ class Actors(enum.StrEnum):
 
     local = "local"
     remote = "remote"
-
-
-_MODELS: Final = {
-    Target.anthropic: Model("anthropic", "claude-opus-4-6", 200_000, 8_000),
-    Target.openai: Model("openai", "gpt-5", 400_000, 16_000),
-}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,15 +157,15 @@ def compile_file(
             raise UsageFault("--output - prints one payload; leave out --json and --all, or name a file")
         conversations, provider = await anyio.to_thread.run_sync(inputs.read_conversation_file, file)
         chosen = conversations if every else (inputs.choose_conversation(file, conversations, conversation),)
-        called = _choose_model(target, model, context_window, max_output_tokens, Target(provider))
+        called = choose_model(target, model, context_window, max_output_tokens, Target(provider))
         settings = Settings(
             place=options.find_place(data, nats, tenant, replicas),
             actors=actors.value,
-            target=target.value if target is not None else _target_of(called, Target(provider)),
+            target=target.value if target is not None else target_of(called, Target(provider)),
             model=called,
             scope=options.parse_scope(scope, options.DEFAULT_SCOPE),
             budget={} if budget is None else {"max_tokens": budget},
-            estimator=await anyio.to_thread.run_sync(_choose_estimator, estimator),
+            estimator=await anyio.to_thread.run_sync(choose_estimator, estimator),
             docs=tuple(docs or ()),
             workers=tuple(worker or ()),
             memory=memory,
@@ -258,6 +246,8 @@ async def _compile_all(
 async def _open(settings: Settings) -> AsyncGenerator[tuple[ContextBus, tuple[SourceSpec, ...]]]:
     """A bus with the sources of this process, and every source that a run asks."""
     place = settings.place
+    if settings.actors == "remote":
+        await find_actors(place)
     async with AsyncExitStack() as stack:
         own: list[Source] = []
         names = inputs.name_docs(len(settings.docs))
@@ -349,44 +339,6 @@ async def _set_working_memory(held: Run, settings: Settings) -> tuple[str, ...]:
             goal=given.goal, constraints=given.constraints, tasks=given.tasks, goal_ref=given.goal_ref
         )
     return ()
-
-
-def _choose_model(
-    target: Target | None, name: str | None, window: int | None, output: int | None, provider: Target
-) -> Model:
-    model = _MODELS[target or provider]
-    if name is not None:
-        first, found, model_id = name.partition("/")
-        if not found or not first or not model_id:
-            raise UsageFault(f"--model {name!r}: write PROVIDER/ID, for example anthropic/claude-opus-4-6")
-        known = next((m for m in _MODELS.values() if m.provider == first), _MODELS[Target.anthropic])
-        model = msgspec.structs.replace(known, provider=first, model_id=model_id)
-    if window is not None:
-        model = msgspec.structs.replace(model, context_window=window)
-    if output is not None:
-        model = msgspec.structs.replace(model, max_output_tokens=output)
-    if model.max_output_tokens >= model.context_window:
-        raise UsageFault(
-            f"{model.max_output_tokens} output tokens leave no room in a context window of {model.context_window}; "
-            "give --context-window and --max-output-tokens that fit"
-        )
-    return model
-
-
-def _target_of(model: Model, provider: Target) -> str:
-    return model.provider if model.provider in (t.value for t in Target) else provider.value
-
-
-def _choose_estimator(name: str) -> EstimatorSpec:
-    if name in HEURISTICS:
-        return EstimatorSpec(name=name)
-    if name not in TOKENIZER_NAMES:
-        raise UsageFault(f"--estimator {name!r}: choose one of {', '.join((*HEURISTICS, *TOKENIZER_NAMES))}")
-    absent = load_tokenizers((name,)).absent
-    if absent:
-        warn(f"tokenizer {name} is not at hand ({absent[name]}); counting with character classes instead")
-        return EstimatorSpec()
-    return EstimatorSpec(kind="tokenizer", name=name)
 
 
 def _new_run() -> str:

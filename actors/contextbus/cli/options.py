@@ -41,7 +41,14 @@ Tenant = Annotated[
     str, typer.Option("--tenant", envvar="CONTEXTBUS_TENANT", metavar="NAME", help="Whose runs and records these are.")
 ]
 Replicas = Annotated[
-    int, typer.Option("--replicas", min=1, max=5, help="On how many servers of a cluster each message is stored.")
+    int,
+    typer.Option(
+        "--replicas",
+        envvar="CONTEXTBUS_REPLICAS",
+        min=1,
+        max=5,
+        help="On how many servers of a cluster the streams are made to store each message.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ScopeFields = Annotated[
@@ -77,7 +84,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """Where it is, for people: without credentials."""
-        return f"data folder {self.data}" if self.nats is None else hide_credentials(self.nats)
+        return f"data folder {self.data}" if self.nats is None else f"server {hide_credentials(self.nats)}"
 
 
 def find_place(data: Path, nats: str | None, tenant: str, replicas: int = 1) -> Place:

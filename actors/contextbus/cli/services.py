@@ -286,7 +286,7 @@ async def _supervise(
     async with anyio.create_task_group() as tasks:
         for program in programs:
             tasks.start_soon(supervisor.run, program)
-        missing = await wait_until_served(link, names)
+        missing = await wait_until_served(link.connection, names)
         if missing:
             warn(f"not ready yet: {', '.join(missing)}; their messages are above")
         _tell(place, link, names, supervisor.pids, url_file, as_json=as_json)
