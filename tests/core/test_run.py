@@ -126,14 +126,10 @@ def test_at_least_the_last_256_commands_are_remembered() -> None:
         state = commit_to(state, RefreshRequested(), command=str(number))
         assert find_command(state, str(max(0, number - 255))) is not None
         assert state.recent.forgotten == (find_command(state, "0") is None)
-<<<<<<< HEAD
-    assert find_command(state, str(600 - 256 - 32)) is None  # the oldest leave by chunks of 32
-=======
     assert state.recent.forgotten
     newest = find_command(state, "599")
     assert newest is not None
     assert newest.sequence == 600
->>>>>>> proto
 
 
 # -- any log
