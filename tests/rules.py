@@ -138,7 +138,8 @@ reasons; refresh; fallback; warnings; placements; source status; prefix causes
 
 def _read_sections() -> dict[str, tuple[str, list[str]]]:
     sections: dict[str, tuple[str, list[str]]] = {}
-    for paragraph in _PAGE.strip().split("\n\n"):
+    paragraphs: list[str] = [*_PAGE.strip().split("\n\n")]
+    for paragraph in paragraphs:
         head, _, names = paragraph.partition(":\n")
         letter, _, title = head.partition(" ")
         sections[letter] = (title, names.replace("\n", " ").split("; "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -16,7 +17,7 @@ from contextbus.runtime import embedded
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import StaleStepError
 from contextbus_protocol.events import StepCompiled
-from contextbus_protocol.messages import CompileStep
+from contextbus_protocol.messages import AnyMessage, CompileStep
 from contextbus_protocol.messages import StepCompiled as StepCompiledReply
 from contextbus_protocol.values import SourceSpec, StepOptions
 from contextbus_protocol.working_memory import AddObservation
@@ -86,7 +87,7 @@ async def test_a_retry_at_another_instance_while_the_first_still_works(folder: P
         for round_ in range(6):
             name = f"retried-{round_}"
             handle = RunHandle().append((contextbus.user("How do I deploy?"),))
-            answers = []
+            answers: list[asyncio.Future[AnyMessage]] = []
             for attempt in (1, 2, 3):
                 address, future = bus.host.reply_address()
                 command = CompileStep(

@@ -83,6 +83,8 @@ class Selection:
         self._tenant = tenant
         self._inbox = inbox
         self._instance = inbox.rsplit(".", 1)[-1]
+        self._working_memory = subjects.command("working-memory", tenant)
+        self._placement = subjects.command("placement", tenant)
         self._tokenizers = dict(tokenizers or {})
 
     def initial(self, run: str) -> SelectionState:
@@ -160,7 +162,7 @@ class Selection:
             seen=max(command.seen_memory, state.fold.memory_sequence),
             load=command.attempt > 1,
         )
-        return Send(subjects.command("working-memory", self._tenant), ask)
+        return Send(self._working_memory, ask)
 
     def _load(self, fold: RunState, token: str, at_least: int) -> Load:
         return Load(fold.run, "run", fold.sequence, token, at_least)
@@ -328,7 +330,7 @@ class Selection:
         return self._commit(state, flight, place, effects)
 
     def _commit(self, state: SelectionState, flight: Flight, request: Place | Record, effects: Effects) -> Step:
-        send = Send(subjects.command("placement", self._tenant), request)
+        send = Send(self._placement, request)
         return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:

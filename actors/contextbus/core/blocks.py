@@ -39,14 +39,14 @@ def render_records(offers: Iterable[tuple[str, SourceKind, Candidate]]) -> list[
     offers = tuple(offers)
     candidates = [candidate for _, _, candidate in offers]
     plain = are_plain([c.text for c in candidates]) and are_plain([c.record_id for c in candidates], lines=True)
-    heads: dict[tuple[str, SourceKind], str] = {}
-    labels: dict[Provenance | None, str] = {None: ""}
+    labels: dict[Provenance | None, str] = {}
     records: list[str] = []
+    of, head = ("", ""), ""
     for source, kind, candidate in offers:
-        head = heads.get((source, kind))
-        if head is None:
-            head = heads[source, kind] = _open_record(source, kind)
-        label = labels.get(candidate.provenance)
+        if (source, kind) != of:  # the offers of a source come one after the other
+            of, head = (source, kind), _open_record(source, kind)
+        provenance = candidate.provenance
+        label = "" if provenance is None else labels.get(provenance)
         if label is None:
             label = labels[candidate.provenance] = _label(candidate.provenance)
         if plain and candidate.revision is None:

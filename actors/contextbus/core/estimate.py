@@ -160,7 +160,7 @@ class HeuristicEstimator(Estimator):
 
     def texts(self, texts: Sequence[str]) -> list[int]:
         """Weigh many texts, each as ``text`` does; without a data URI in them together."""
-        if self._weight_of is not weigh_characters or may_hold_data_uris(texts):
+        if self._weight_of is not weigh_characters or may_hold_data_uris("".join(texts)):
             return super().texts(texts)
         return weigh_many(texts)
 

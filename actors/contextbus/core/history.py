@@ -126,7 +126,7 @@ class SourceHistory(msgspec.Struct, frozen=True):
 
     def extend(self, entries: Iterable[Entry]) -> SourceHistory:
         """The history with entries behind it, with or without bodies."""
-        chunks, rest = list(self.chunks), list(self.rest)
+        chunks, rest = self.chunks, list(self.rest)
         chain, eighteenths, user_text = self.chain, self.eighteenths, self.user_text
         added: list[ChatMessage] = []
         whole = True
@@ -141,11 +141,21 @@ class SourceHistory(msgspec.Struct, frozen=True):
                 user_text = user_text if text is None else text
             rest.append(entry)
             if len(rest) == CHUNK:
-                chunks.append(HistoryChunk(tuple(rest), chain, eighteenths, user_text))
+                chunks = (*chunks, HistoryChunk(tuple(rest), chain, eighteenths, user_text))
                 rest = []
         bodies = self.bodies if self.count else Bodies([])
         bodies = bodies.with_more(self.count, added) if whole and bodies is not None else None
-        return SourceHistory(tuple(chunks), tuple(rest), chain, eighteenths, user_text, bodies)
+        return SourceHistory(chunks, tuple(rest), chain, eighteenths, user_text, bodies)
+
+    def begins_with(self, other: SourceHistory) -> bool:
+        """Whether the messages of another history are the first of this one; at most 63 digests are compared."""
+        whole = len(other.chunks)
+        if len(self.chunks) < whole or (whole and self.chunks[whole - 1].chain != other.chunks[-1].chain):
+            return False
+        behind = self.chunks[whole].entries if whole < len(self.chunks) else self.rest
+        if len(behind) < len(other.rest):
+            return False
+        return all(a is b or a.digest == b.digest for a, b in zip(behind, other.rest, strict=False))
 
     def keep(self, count: int) -> SourceHistory:
         """The first ``count`` messages: whole chunks are shared, at most 63 messages are linked anew.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -32,9 +31,9 @@ def media_tokens(media_type: str | None) -> int:
     return IMAGE_TOKENS if media_type is not None and media_type.lower().startswith("image") else DOCUMENT_TOKENS
 
 
-def may_hold_data_uris(texts: Iterable[str]) -> bool:
-    """Whether ``strip_data_uris`` could find anything in one of the texts."""
-    return any(_MARK in text for text in texts)
+def may_hold_data_uris(text: str) -> bool:
+    """Whether ``strip_data_uris`` could find anything in a text or in a part of it."""
+    return _MARK in text
 
 
 def strip_data_uris(text: str) -> tuple[str, int]:

@@ -67,12 +67,15 @@ def rank_offers(
     order = sorted((index for index, reason in enumerate(reasons) if reason is None), key=ranks.__getitem__)
     for reason in ("ranked", "reallocated"):
         left = dict(allowances) if reason == "ranked" else dict.fromkeys(SOURCE_KINDS, rest)
+        passed: list[int] = []
         for index in order:
             offer, cost = offers[index], costs[index]
-            if reasons[index] is None and cost <= left[offer.kind] and cost <= rest:
+            if cost <= left[offer.kind] and cost <= rest:
                 reasons[index] = "restored" if offer.restored else reason
                 left[offer.kind] -= cost
                 rest -= cost
+            else:
+                passed.append(index)
+        order = passed
     for index in order:
-        if reasons[index] is None:
-            reasons[index] = "over-budget"
+        reasons[index] = "over-budget"

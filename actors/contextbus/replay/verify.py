@@ -17,11 +17,11 @@ from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.run import ChainBrokenError, RunState, fold_commit, fold_event
 from contextbus.core.step import POLICY, decide_step, plan_step
-from contextbus.replay.form import find_flaws
+from contextbus.replay.form import find_command_flaw, find_flaws
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.chat import Text
-from contextbus_protocol.codec import decode_json
+from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import MessagesAppended, StepCompiled, WorkingMemoryPatched, WorkingMemoryUsed
 from contextbus_protocol.messages import CommitHead, HistoryFact, Place, WorkingMemoryInput
@@ -220,6 +220,9 @@ def _check_step(
         again, text = _compute(state, logged, event, output, known, estimator)
     except ContextBusError as exc:
         return check("different", "step", "a compiled step", f"{exc.code}: {exc.message}")
+    flaw = find_command_flaw(logged.commit, event, output.user_text)
+    if flaw is not None:
+        return check("different", flaw.field, flaw.expected, flaw.got)
     field, expected, got = first_difference(event, again)
     if field:
         return check("different", field, expected, got)
@@ -310,14 +313,14 @@ def _compute(
 
 def first_difference(expected: object, got: object) -> tuple[str, str, str]:
     """The path of the first field in which two values differ, with both sides; an empty path when none does."""
+    if encode_json(expected) == encode_json(got):  # bytes, for 1 and 1.0 are equal and still two values
+        return ("", "", "")
     one, other = msgspec.to_builtins(expected), msgspec.to_builtins(got)
     found = _first_difference(one, other, "")
     return found or ("", "", "")
 
 
 def _first_difference(one: object, other: object, path: str) -> tuple[str, str, str] | None:
-    if one == other and type(one) is type(other):
-        return None
     if isinstance(one, dict) and isinstance(other, dict):
         left, right = cast("dict[str, object]", one), cast("dict[str, object]", other)
         for key in sorted({*left, *right}):
@@ -334,4 +337,4 @@ def _first_difference(one: object, other: object, path: str) -> tuple[str, str, 
             if found:
                 return found
         return None
-    return (path, f"{one!s}", f"{other!s}")
+    return None if one == other and type(one) is type(other) else (path, f"{one!s}", f"{other!s}")
