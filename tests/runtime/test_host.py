@@ -431,5 +431,5 @@ async def test_service_discovery_shows_actors_and_workers(broker: Server, connec
         connection.send("$SRV.PING", b"", connection.open_inbox(note) + ".1")
         await connection.flush()
         await asyncio.sleep(0.05)
-    wanted = {"contextbus-selection", "contextbus-working-memory", "contextbus-placement", "contextbus-source-my_docs"}
+    wanted = {"selection", "working-memory", "placement", "my_docs"}
     assert wanted <= names

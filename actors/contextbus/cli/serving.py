@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,11 +23,12 @@ from contextbus.runtime.bus_nats import NatsBus
 from contextbus.runtime.connection import Connection, connect
 from contextbus.runtime.connection_errors import DisconnectedError, NoRespondersError
 from contextbus.runtime.datafolder import DataFolder
-from contextbus.runtime.discovery import Endpoint, Service
+from contextbus.runtime.discovery import service_name
 from contextbus.runtime.embedded import Durability, Server
 from contextbus.runtime.host import Host
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.tokenizers import load_tokenizers
+from contextbus.sources.announcements import announce
 from contextbus.sources.interface import Source
 from contextbus.sources.worker import Worker
 from contextbus_protocol import subjects
@@ -139,46 +139,23 @@ async def serve_actors(link: Link, names: Sequence[ActorName]) -> AsyncGenerator
         host = await stack.enter_async_context(
             Host(link.tenant, instance, link.bus, link.journal, [rules[name] for name in names])
         )
-        for name in names:
-            subject = subjects.command(name, link.tenant)
-            await stack.enter_async_context(discoverable(link, name, subject, f"the actor {name}"))
         yield host
 
 
 @asynccontextmanager
 async def serve_sources(link: Link, sources: Sequence[Source]) -> AsyncGenerator[None]:
-    """Take the queries of sources until the block ends."""
+    """Take the queries of sources until the block ends.
+
+    Raises:
+        InvalidRequestError: a running worker of the same source is of another kind or options (D.K.23).
+    """
     async with AsyncExitStack() as stack:
         for source in sources:
+            shown = announce(link.connection, link.tenant, source, version=contextbus.__version__)
+            service = await stack.enter_async_context(shown)
             await stack.enter_async_context(Worker(link.bus, link.tenant, source).serve())
-            subject = subjects.query(link.tenant, source.id)
-            about = f"a worker of the source {source.id}, kind {source.kind}"
-            await stack.enter_async_context(discoverable(link, source.id, subject, about))
+            await service.register(link.connection, ("PING", "STATS"))  # it is ready only now
         yield
-
-
-@asynccontextmanager
-async def discoverable(link: Link, name: str, subject: str, about: str) -> AsyncGenerator[None]:
-    """Answer service discovery under a name until the block ends."""
-    endpoint = Endpoint(name="default", subject=subject, queue_group=subject.rsplit(".", 1)[-1])
-    service = Service(
-        service_name(name),
-        contextbus.__version__,
-        description=about,
-        endpoints=(endpoint,),
-        metadata={"tenant": link.tenant},
-    )
-    await service.register(link.connection)
-    try:
-        yield
-    finally:
-        with anyio.CancelScope(shield=True):
-            await service.withdraw(link.connection)
-
-
-def service_name(name: str) -> str:
-    """The name for service discovery, which knows fewer characters than ids have."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 async def wait_until_served(

@@ -8,7 +8,7 @@ from contextbus import __version__
 from contextbus.runtime import connection_errors
 from contextbus.runtime.bus import NOBODY_SERVES, BusUnavailableError, Frame, Handler
 from contextbus.runtime.connection import Connection
-from contextbus.runtime.discovery import Endpoint, Service
+from contextbus.runtime.discovery import Endpoint, Service, service_name
 from contextbus.runtime.subscription import Subscription
 from contextbus_protocol.codec import JSON, MSGPACK
 from contextbus_protocol.errors import InvalidTypeError, PayloadTooLargeError
@@ -93,10 +93,9 @@ class NatsBus:
 
     async def announce(self, name: str, subject: str, queue: str) -> NatsAnnouncement:
         """Answer service discovery for a subject."""
-        # The names of services are narrower than ours.
-        plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name)
+        plain = service_name(name)
         endpoint = Endpoint(name=plain, subject=subject, queue_group=queue)
-        service = Service(f"contextbus-{plain}", __version__, endpoints=(endpoint,))
+        service = Service(plain, __version__, endpoints=(endpoint,))
         await service.register(self._connection)
         return NatsAnnouncement(self._connection, service, endpoint)
 

@@ -6,8 +6,9 @@ On subscriptions of the connection, which outlive a client, where nats-py's own 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Final, Literal
 
 import msgspec
 
@@ -42,6 +43,15 @@ class Endpoint(msgspec.Struct, kw_only=True):
         if error:
             self.num_errors += 1
             self.last_error = error
+
+
+Verb = Literal["PING", "INFO", "STATS"]
+VERBS: Final[tuple[Verb, ...]] = ("PING", "INFO", "STATS")
+
+
+def service_name(name: str) -> str:
+    """The name of an actor or source for service discovery, which knows fewer characters than our names have."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name)
 
 
 class Service:
@@ -79,8 +89,8 @@ class Service:
         self._started = format_moment((clock or SystemClock()).now())
         self._subscriptions: list[Subscription] = []
 
-    async def register(self, connection: Connection) -> None:
-        """Answer discovery from now on."""
+    async def register(self, connection: Connection, verbs: Sequence[Verb] = VERBS) -> None:
+        """Answer discovery from now on; who is not ready to work yet answers ``INFO`` alone."""
 
         def answer(subject: str, reply: str, _headers: Mapping[str, str], _data: bytes) -> None:
             # Who asked can ask again; discovery is no reason to fail.
@@ -88,7 +98,7 @@ class Service:
                 if reply:
                     connection.send(reply, self._describe(subject.split(".")[1]))
 
-        for verb in ("PING", "INFO", "STATS"):
+        for verb in verbs:
             for suffix in ("", f".{self.name}", f".{self.name}.{self.id}"):
                 subscription = await connection.subscribe(f"$SRV.{verb}{suffix}", answer)
                 self._subscriptions.append(subscription)

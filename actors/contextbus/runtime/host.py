@@ -151,7 +151,7 @@ class Host:
             await self._serve(actor.name, actor.subject, actor.name, partial(self._take_command, actor))
         for source in sorted(self._served):
             subject, queue = subjects.query(self.tenant, source), subjects.encode_name(source)
-            await self._serve(f"source-{source}", subject, queue, partial(self._take_query, source))
+            await self._serve(source, subject, queue, partial(self._take_query, source))
         # Whoever asks after this finds us; without a connection, the next one makes the subscriptions.
         with contextlib.suppress(BusUnavailableError):
             await self._bus.flush()

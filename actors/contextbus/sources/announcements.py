@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from contextbus.runtime.connection import Connection
-from contextbus.runtime.discovery import Endpoint, Service
+from contextbus.runtime.discovery import Endpoint, Service, service_name
 from contextbus.sources.interface import Configured, Source
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidRequestError
@@ -100,7 +100,7 @@ async def collect_metadata(
 async def announce(
     connection: Connection, tenant: str, source: Source, *, version: str, seconds: float = COLLECT_SECONDS
 ) -> AsyncGenerator[Service]:
-    """Show a source's worker in service discovery inside of the block.
+    """Show a source's worker in service discovery inside of the block; the worker then serves and answers pings.
 
     Registered before the others are asked: of two that start at once and differ, at least one notices.
 
@@ -110,11 +110,14 @@ async def announce(
     own = announcement(tenant, source)
     queue = subjects.encode_name(source.id)
     endpoint = Endpoint(name="query", subject=subjects.query(tenant, source.id), queue_group=queue)
-    name = f"source-{queue.replace('=', '_')}"
     service = Service(
-        name, version, description=f"source of kind {source.kind}", endpoints=(endpoint,), metadata=own.metadata
+        service_name(source.id),
+        version,
+        description=f"source of kind {source.kind}",
+        endpoints=(endpoint,),
+        metadata=own.metadata,
     )
-    await service.register(connection)
+    await service.register(connection, ("INFO",))
     try:
         check_peers(own, await collect_metadata(connection, service, seconds=seconds))
         yield service
