@@ -49,12 +49,13 @@ def _write(seed: int, characters: int) -> str:
     return " ".join(words)[: characters - 8] + f" {seed % 10**7:07d}"
 
 
+def make_candidate(source: str, seed: int) -> contextbus.Candidate:
+    """A candidate of 320 characters; the seed alone decides which."""
+    return contextbus.candidate(f"{source}-{seed}", _write(seed, _CHARACTERS), (seed * 7919 % 1000) / 1000)
+
+
 def _candidates(source: str, index: int, variant: int) -> tuple[contextbus.Candidate, ...]:
-    seeds = [index * 10_000 + variant * 100 + n for n in range(_OF_A_SOURCE)]
-    return tuple(
-        contextbus.candidate(f"{source}-{variant}-{n}", _write(seed, _CHARACTERS), (seed * 7919 % 1000) / 1000)
-        for n, seed in enumerate(seeds)
-    )
+    return tuple(make_candidate(source, index * 10_000 + variant * 100 + n) for n in range(_OF_A_SOURCE))
 
 
 def make_sources() -> tuple[Source, ...]:

@@ -17,7 +17,7 @@ TESTS: Final = Path(__file__).parent
 PAGE: Final = TESTS.parent / "docs" / "rules.md"
 
 # One paragraph for each section: its letter and title, then the names of its rules from 1 on.
-_PAGE: Final = """
+_PAGE: Final[str] = """
 A Scope and purity:
 four kinds, one budget; nothing set, nothing added; blocks and manifest; working memory included; versions are
 1; pure and deterministic compile; input untouched; tools only counted; query as it is; nothing else imported
@@ -138,7 +138,8 @@ reasons; refresh; fallback; warnings; placements; source status; prefix causes
 
 def _read_sections() -> dict[str, tuple[str, list[str]]]:
     sections: dict[str, tuple[str, list[str]]] = {}
-    for paragraph in _PAGE.strip().split("\n\n"):
+    paragraphs: list[str] = [*_PAGE.strip().split("\n\n")]
+    for paragraph in paragraphs:
         head, _, names = paragraph.partition(":\n")
         letter, _, title = head.partition(" ")
         sections[letter] = (title, names.replace("\n", " ").split("; "))

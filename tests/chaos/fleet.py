@@ -1,18 +1,31 @@
 """Actors and workers as processes of their own, over the nats-server of one data folder."""
 
+# pyright: reportUnknownMemberType=false
+# nats-py is only partly annotated.
+
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections import Counter
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from contextbus.runtime import embedded
+from contextbus_protocol import subjects
+
 ROOT = Path(__file__).resolve().parents[2]
-WORKERS = ROOT / "tests" / "chaos" / "workers.py"
 ACTORS = ("selection", "working-memory", "placement")
 
 
@@ -49,10 +62,28 @@ class Fleet:
             for number in range(instances):
                 self.start(f"{actor}-{number}", "actor", actor)
 
-    def start_worker(self, name: str, only: Sequence[str] = (), **more: str) -> None:
-        """Start a worker of the test's sources, or of some of them."""
-        chosen = [part for source in only for part in ("--only", source)]
-        self.start(name, "worker", str(WORKERS), *chosen, **more)
+    def start_worker(self, name: str, sources: Sequence[str], **more: str) -> None:
+        """Start a worker of some of the test's sources."""
+        file = self.folder / f"{name}.py"
+        file.write_text(f"from tests.chaos.workers import {', '.join(sources)}  # noqa: F401\n")
+        self.start(name, "worker", str(file), **more)
+
+    async def wait_ready(self, *names: str, seconds: float = 30) -> None:
+        """Wait until services of these names answer, each at least as often as it is named.
+
+        Raises:
+            TimeoutError: one does not.
+        """
+        endpoint = await embedded.attach(self.folder)
+        assert endpoint is not None
+        prefix = subjects.inbox("default", f"fleet-{uuid.uuid4().hex}").encode()
+        client = await nats.connect(endpoint.url, token=endpoint.token, inbox_prefix=prefix)
+        try:
+            with anyio.fail_after(seconds):
+                while await _missing(client, Counter(names)):
+                    await anyio.sleep(0.05)
+        finally:
+            await client.close()
 
     def kill(self, name: str) -> None:
         """End a process at once, as ``kill -9`` does."""
@@ -78,8 +109,25 @@ class Fleet:
         self._running.clear()
 
 
+async def _missing(client: Client, wanted: Counter[str]) -> Counter[str]:
+    """The names that do not answer often enough."""
+    inbox = client.new_inbox()
+    found: Counter[str] = Counter()
+
+    async def note(message: Msg) -> None:
+        if message.data:  # nobody there yet is an answer without a body
+            found[json.loads(message.data)["name"]] += 1
+
+    subscription = await client.subscribe(inbox, cb=note)
+    await client.publish("$SRV.PING", reply=inbox)
+    await client.flush()
+    await anyio.sleep(0.1)
+    await subscription.unsubscribe()
+    return wanted - found
+
+
 @contextmanager
-def fleet(folder: Path) -> Iterator[Fleet]:
+def fleet(folder: Path) -> Generator[Fleet]:
     """A fleet that ends with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     ships = Fleet(folder)

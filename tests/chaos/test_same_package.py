@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 
 from contextbus.runtime import embedded
-from tests.chaos.fleet import ROOT, environment, fleet
+from tests.chaos.fleet import ACTORS, ROOT, environment, fleet
 
 VARIATIONS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("memory", "0", "0", {}),
@@ -19,6 +19,8 @@ VARIATIONS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("local", "2", "-1000000", {"CHAOS_DELAY_TICKETS": "0.2", "CHAOS_DELAY_CHATS": "0.1"}),
     ("local", "3", "0", {}),
 )
+
+NO_DELAYS: dict[str, str] = {}
 
 
 def run_scenario(mode: str, folder: Path, seed: str, clock: str, more: dict[str, str]) -> list[str]:
@@ -62,6 +64,7 @@ async def test_same_bytes_with_every_actor_in_a_process_of_its_own(expected: lis
             ships.start_actors()
             for number, name in enumerate(("notes", "manual", "chats", "tickets")):
                 ships.start_worker(name, (name,), PYTHONHASHSEED=str(number))
+            await ships.wait_ready(*ACTORS, "notes", "manual", "chats", "tickets")
 
-            texts = await anyio.to_thread.run_sync(run_scenario, "remote", tmp_path, "7", "5000", {})
+            texts = await anyio.to_thread.run_sync(run_scenario, "remote", tmp_path, "7", "5000", NO_DELAYS)
     assert texts == expected

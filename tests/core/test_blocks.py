@@ -39,7 +39,7 @@ HOSTILE = [
 ]
 
 
-def candidate(record_id: str, text: str, **fields: Any) -> Candidate:  # noqa: ANN401 - any field
+def candidate(record_id: str, text: str, **fields: Any) -> Candidate:
     return Candidate(record_id, text, 1.0, digest_text(text), **fields)
 
 

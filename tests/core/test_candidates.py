@@ -16,7 +16,7 @@ from contextbus_protocol.package import Package
 from contextbus_protocol.values import Candidate, PlacedEntry, Provenance, SourceKind, SourceResult
 
 
-def offer(record_id: str, text: str, score: float = 1.0, **fields: Any) -> Candidate:  # noqa: ANN401 - any field
+def offer(record_id: str, text: str, score: float = 1.0, **fields: Any) -> Candidate:
     return Candidate(record_id, text, score, digest_text(text), **fields)
 
 
@@ -30,7 +30,7 @@ def placed(source: str, candidate: Candidate) -> PlacedEntry:
     )
 
 
-def compiled(*results: SourceResult, placed: tuple[PlacedEntry, ...] = (), **fields: Any) -> Package:  # noqa: ANN401 - any field
+def compiled(*results: SourceResult, placed: tuple[PlacedEntry, ...] = (), **fields: Any) -> Package:
     return compile_context(
         ContextInput(
             run_id="run", step=1, input_tokens=100_000, used_tokens=0, results=results, placed=placed, **fields
@@ -226,7 +226,7 @@ def test_own_token_count_replaces_the_cost_of_the_text_only() -> None:
 
 @pytest.mark.rule("D.K.22", "D.D.7")
 @pytest.mark.parametrize("tokens", [0, -5, 1, 2**53, True, 40.0])
-def test_own_token_count_that_cannot_be_is_ignored_and_counted(tokens: Any) -> None:  # noqa: ANN401 - wrong on purpose
+def test_own_token_count_that_cannot_be_is_ignored_and_counted(tokens: Any) -> None:
     text = "Deploys need a green run. " * 10
     plain = compiled(answer("docs", offer("1", text)))
     claimed = compiled(answer("docs", offer("1", text, tokens=tokens), offer("2", "Rollbacks.")))

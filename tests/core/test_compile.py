@@ -110,7 +110,7 @@ def test_same_input_gives_the_same_bytes_and_stays_as_it_was(given_: ContextInpu
 
 @pytest.mark.rule("D.A.6", "D.C.2")
 @given(inputs(), st.randoms(use_true_random=False))
-def test_order_inside_an_answer_changes_nothing(given_: ContextInput, chance: Any) -> None:  # noqa: ANN401 - a Random
+def test_order_inside_an_answer_changes_nothing(given_: ContextInput, chance: Any) -> None:
     shuffled: list[SourceResult] = []
     for result in given_.results:
         # One record offered twice over is settled by the first of its labels, so each is offered once here.

@@ -36,15 +36,15 @@ from contextbus_protocol.values import (
 from contextbus_protocol.working_memory import Constraint, Goal, Observation, WorkingMemorySnapshot
 
 
-def offer(record_id: str, text: str, score: float = 1.0, **fields: Any) -> Candidate:  # noqa: ANN401 - any field
+def offer(record_id: str, text: str, score: float = 1.0, **fields: Any) -> Candidate:
     return Candidate(record_id, text, score, digest_text(text), **fields)
 
 
-def answer(source: str, *candidates: Candidate, kind: SourceKind = "rag", **fields: Any) -> SourceResult:  # noqa: ANN401 - any field
+def answer(source: str, *candidates: Candidate, kind: SourceKind = "rag", **fields: Any) -> SourceResult:
     return SourceResult(source, kind, candidates=candidates, **fields)
 
 
-def step(*results: SourceResult, **fields: Any) -> ContextInput:  # noqa: ANN401 - any field
+def step(*results: SourceResult, **fields: Any) -> ContextInput:
     base = ContextInput(run_id="run-1", step=4, input_tokens=100_000, used_tokens=50, results=results)
     return msgspec.structs.replace(base, **fields)
 

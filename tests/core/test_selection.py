@@ -41,7 +41,7 @@ def estimator() -> Estimator:
     return make_estimator(spec, {"named-costs": lambda text: sum(map(int, re.findall(r"#(\d+)#", text)))})
 
 
-def offer(record_id: str, cost: int, score: float = 1.0, **fields: Any) -> Candidate:  # noqa: ANN401 - any field
+def offer(record_id: str, cost: int, score: float = 1.0, **fields: Any) -> Candidate:
     text = f"{record_id} #{cost}#"
     return Candidate(record_id, text, score, digest_text(text), **fields)
 
@@ -64,7 +64,7 @@ def memory(goal: int | None = None, *observations: int) -> WorkingMemorySnapshot
     )
 
 
-def decided(context: int, *results: SourceResult, room: int = 10_000, **fields: Any) -> ContextManifest:  # noqa: ANN401 - any field
+def decided(context: int, *results: SourceResult, room: int = 10_000, **fields: Any) -> ContextManifest:
     """Decide with ``context`` tokens to add and ``room`` tokens that the request leaves."""
     fields.setdefault("budget", ContextBudget(ratio=1, max_tokens=context, shares=EVEN))
     given = ContextInput(run_id="r", step=0, input_tokens=room, used_tokens=0, results=results, **fields)
@@ -151,7 +151,7 @@ def test_mandatory_candidate_may_pass_the_budget_but_not_the_room() -> None:
 
 @pytest.mark.rule("D.B.14", "D.B.15", "D.B.16", "D.T.1")
 @pytest.mark.parametrize("phase", ["compile", "overflow-retry"])
-def test_mandatory_content_that_does_not_fit_is_an_error_with_both_numbers(phase: Any) -> None:  # noqa: ANN401 - a literal
+def test_mandatory_content_that_does_not_fit_is_an_error_with_both_numbers(phase: Any) -> None:
     body = answer("skills", offer("s/body", 500, mandatory=True), kind="skills")
     required = (FRAME + 30) + (FRAME + 500)
     fields: dict[str, Any] = {"working_memory": memory(30), "phase": phase}

@@ -109,7 +109,7 @@ def test_an_unknown_keyword_is_a_type_error_and_an_unknown_field_is_ignored(stru
 
 @pytest.mark.rule("D.W.6")
 @pytest.mark.parametrize("number", [True, False, -1, 1.0, "1", None, MAX_SAFE_INTEGER + 1, float("nan")])
-def test_a_count_is_a_safe_integer_and_no_bool(number: Any) -> None:  # noqa: ANN401  (anything at all)
+def test_a_count_is_a_safe_integer_and_no_bool(number: Any) -> None:
     require_count("count", MAX_SAFE_INTEGER)
     with pytest.raises(InvalidTypeError):
         require_count("count", number)

@@ -39,7 +39,7 @@ _SIMPLE: Final[Mapping[type[inspect.Type], st.SearchStrategy[Any]]] = {
 
 
 @functools.cache
-def values_of(type_: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401  (a type form, such as a union)
+def values_of(type_: Any) -> st.SearchStrategy[Any]:
     """Values of a protocol type."""
     return _strategy(inspect.type_info(type_))
 

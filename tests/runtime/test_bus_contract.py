@@ -20,6 +20,7 @@ from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InternalError
 from contextbus_protocol.messages import (
     AnyMessage,
+    AskItems,
     ByReference,
     ErrorReply,
     Failed,
@@ -298,6 +299,13 @@ async def test_json_is_answered_in_json_at_the_reply_address_of_the_request(worl
     frame = await asyncio.wait_for(queue.get(), 2)
     assert frame.content_type == codec.JSON
     assert isinstance(codec.decode_message(frame.data, codec.JSON), StepCompiled)
+
+
+async def test_a_question_between_actors_that_names_no_address(world: World) -> None:
+    address, queue = await listen(world)
+    ask = codec.encode_message(AskItems(run="run", tenant=world.tenant, token="t", reply_to=""))
+    world.bus.publish(subjects.command("working-memory", world.tenant), ask, reply=address)
+    assert code_of(await hear(queue)) == "invalid_request"
 
 
 async def test_references_that_lead_nowhere(world: World) -> None:

@@ -111,11 +111,14 @@ def test_another_tenant_is_refused(message: AnyMessage) -> None:
 
 
 def test_an_empty_reply_address_is_the_frames() -> None:
-    for message in (STEP, ASK, QUERY, FORGET):
+    for message in (STEP, FORGET):
         empty: AnyMessage = msgspec.structs.replace(message, reply_to="")
         assert routes.addresses(routes.fill_reply(empty, "frame", "msgpack")) == ("frame",)
         assert routes.addresses(routes.fill_reply(message, "frame", "msgpack")) == (message.reply_to,)
     filled = routes.fill_reply(msgspec.structs.replace(STEP, reply_as="msgpack"), "frame", "json")
     assert filled == STEP
     assert routes.fill_reply(STEP, "frame", "msgpack") == STEP
+    # Actors name theirs themselves.
+    unnamed = msgspec.structs.replace(ASK, reply_to="")
+    assert routes.fill_reply(unnamed, "frame", "msgpack") == unnamed
     assert routes.addresses(RECORD) == ("client", "selection")

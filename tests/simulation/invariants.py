@@ -56,6 +56,13 @@ def check_log(world: World, log: RunLog) -> int:
     assert not doubled, f"in the log twice: {doubled}"
     doubled = [c for c, n in Counter(m.commit.command for m in log.memory).items() if n > 1]
     assert not doubled, f"in the working memory twice: {doubled}"
+    used = [
+        e.working_memory.sequence
+        for logged in log.commits
+        for e in logged.commit.events
+        if isinstance(e, StepCompiled) and e.working_memory is not None
+    ]
+    assert used == sorted(used), "a step is of an older working memory than one before it"
     verdict = verify_run(log, lambda digest: world.server.blobs.get((log.run, digest)))
     odd = [c for c in verdict.checks if c.status not in {"same", "missing"}]
     assert not odd, f"computed again, another result: {odd[0]}"

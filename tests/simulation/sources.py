@@ -26,7 +26,7 @@ def candidates_of(query: Query) -> tuple[Candidate, ...]:
     attempt = query.token if query.source == MOVING else ""
     seed = hashlib.sha256(f"{query.source}/{query.text}/{attempt}".encode()).digest()
     chance = random.Random(seed)
-    found = []
+    found: list[Candidate] = []
     for index in range(chance.randrange(0, query.limit + 2)):
         number = chance.randrange(40)
         revision = chance.randrange(3) if query.source == "memory" else None

@@ -104,6 +104,7 @@ class Appending(msgspec.Struct, frozen=True):
     """Where the algorithm stands."""
 
     store: Store
+    subject: str
     data: bytes
     digest: str
     phase: Literal["blobs", "commit", "last"]
@@ -112,8 +113,10 @@ class Appending(msgspec.Struct, frozen=True):
 
 def begin(store: Store) -> tuple[Appending, Operation]:
     """Start: blobs first, so that no commit names a blob that is not there."""
-    data = codec.encode_commit(store.commit)
-    state = Appending(store, data, digests.digest_bytes(data), "blobs" if store.blobs else "commit")
+    commit = store.commit
+    data = codec.encode_commit(commit)
+    subject = subjects.log(commit.tenant, commit.run, commit.part)
+    state = Appending(store, subject, data, digests.digest_bytes(data), "blobs" if store.blobs else "commit")
     return state, _operation(state)
 
 
@@ -146,12 +149,11 @@ def advance(state: Appending, outcome: Outcome) -> tuple[Appending, Operation]:
 
 def _operation(state: Appending) -> Operation:
     commit = state.store.commit
-    subject = subjects.log(commit.tenant, commit.run, commit.part)
     if state.phase == "blobs":
         return PutBlobs(commit.run, state.store.blobs)
     if state.phase == "last":
-        return ReadLast(subject)
-    return AppendCommit(subject, state.data, state.store.expected, message_id(commit), commit.command)
+        return ReadLast(state.subject)
+    return AppendCommit(state.subject, state.data, state.store.expected, message_id(commit), commit.command)
 
 
 def message_id(commit: Commit) -> str:

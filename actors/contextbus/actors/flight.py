@@ -50,6 +50,7 @@ class Flight(msgspec.Struct, frozen=True):
     phase: Literal["open", "gather", "commit", "stored"] = "open"
     loading: bool = False
     items: ItemsOffered | None = None
+    asked_newer: bool = False
     prepared: Prepared | None = None
     gathered: bool = False
     results: tuple[SourceResult, ...] = ()

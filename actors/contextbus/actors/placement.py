@@ -15,7 +15,7 @@ from contextbus.actors import gather
 from contextbus.actors.effects import Effects, Fetch, Send, Store
 from contextbus.core.compile import place
 from contextbus.core.estimate import Estimator, make_estimator
-from contextbus.core.history import digest_message
+from contextbus.core.package_bytes import encode_package
 from contextbus.core.step import POLICY
 from contextbus_protocol import blobs, codec, digests
 from contextbus_protocol.errors import ContextBusError, InvalidTypeError, error_of
@@ -221,7 +221,8 @@ def compile_event(
 
     ``verify`` makes the event from recorded inputs with this same function.
     """
-    data = codec.encode_json(package)
+    encoded = encode_package(package)
+    data = encoded.data
     output = blobs.encode_output(data, message.results, message.user_text)
     reference = digests.digest_bytes(output)
     stored: tuple[tuple[str, bytes], ...] = ((reference, output),)
@@ -233,6 +234,7 @@ def compile_event(
         stored += ((facts, all_entries),)
         entries = tuple(e for e in entries if e.selected)
     manifest = package.manifest
+    messages = [(block.placement, message) for block in package.blocks for message in block.messages]
     memory = message.working_memory
     event = StepCompiledEvent(
         step=manifest.step,
@@ -250,7 +252,8 @@ def compile_event(
         facts=facts,
         counts=message.decision.counts,
         blocks=tuple(
-            BlockFact(b.placement, digest_message(m), estimator.message(m)) for b in package.blocks for m in b.messages
+            BlockFact(placement, digest, estimator.message(message))
+            for (placement, message), digest in zip(messages, encoded.message_digests, strict=True)
         ),
         placement=manifest.placement,
         cache_prefix_changed=manifest.cache_prefix_changed,
@@ -258,7 +261,7 @@ def compile_event(
         fallback=manifest.fallback,
         count=message.history.count,
         chain=message.history.chain,
-        manifest_digest=digests.digest_bytes(codec.encode_json(manifest)),
+        manifest_digest=encoded.manifest_digest,
         package_digest=digests.digest_bytes(data),
         package=reference,
         erasures=message.erasures,

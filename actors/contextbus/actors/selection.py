@@ -83,6 +83,8 @@ class Selection:
         self._tenant = tenant
         self._inbox = inbox
         self._instance = inbox.rsplit(".", 1)[-1]
+        self._working_memory = subjects.command("working-memory", tenant)
+        self._placement = subjects.command("placement", tenant)
         self._tokenizers = dict(tokenizers or {})
 
     def initial(self, run: str) -> SelectionState:
@@ -146,18 +148,21 @@ class Selection:
         if loading:
             effects += (self._load(state.fold, token, command.seen),)
         if isinstance(command, CompileStep):
-            ask = AskItems(
-                run=command.run,
-                tenant=self._tenant,
-                token=token,
-                reply_to=self._inbox,
-                seen=command.seen_memory,
-                load=command.attempt > 1,
-            )
-            effects += (Send(subjects.command("working-memory", self._tenant), ask),)
+            effects += (self._ask_items(state, command, token),)
         if loading:
             return state, effects
         return self._proceed(state, flight, effects)
+
+    def _ask_items(self, state: SelectionState, command: CompileStep, token: str) -> Send:
+        ask = AskItems(
+            run=command.run,
+            tenant=self._tenant,
+            token=token,
+            reply_to=self._inbox,
+            seen=max(command.seen_memory, state.fold.memory_sequence),
+            load=command.attempt > 1,
+        )
+        return Send(self._working_memory, ask)
 
     def _load(self, fold: RunState, token: str, at_least: int) -> Load:
         return Load(fold.run, "run", fold.sequence, token, at_least)
@@ -246,10 +251,14 @@ class Selection:
             if found is not None:
                 return self._answer_stored(state, flight, found, effects)
             match flight.command:
-                case CompileStep():
+                case CompileStep() as command:
                     if flight.items is None:
                         return state, effects
-                    return self._prepare(state, flight, flight.command, effects)
+                    if flight.items.sequence < state.fold.memory_sequence and not flight.asked_newer:
+                        # a step before was of a newer working memory: this instance's was behind
+                        flight = replace(flight, items=None, asked_newer=True)
+                        return replace(state, flight=flight), (*effects, self._ask_items(state, command, flight.token))
+                    return self._prepare(state, flight, command, effects)
                 case ReportStep() | AppendMessages() | RequestRefresh():
                     return self._record(state, flight, effects)
         except ContextBusError as exc:
@@ -321,7 +330,7 @@ class Selection:
         return self._commit(state, flight, place, effects)
 
     def _commit(self, state: SelectionState, flight: Flight, request: Place | Record, effects: Effects) -> Step:
-        send = Send(subjects.command("placement", self._tenant), request)
+        send = Send(self._placement, request)
         return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:

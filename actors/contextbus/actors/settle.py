@@ -49,6 +49,8 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
     same = last.status == "open" and last.chain == command.history.chain == fold.history.chain
     asked = command.refresh or fold.refresh_requested
     if same and not asked and not flight.anew and flight.conflicts == 0:
+        if fold.scope is not None:
+            narrow(fold.scope, command.options.scope)  # a stored package is not for another scope (D.K.3)
         return CommandFact(
             command=command.command,
             command_digest="",

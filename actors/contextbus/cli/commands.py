@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
 
+import contextbus
 from contextbus.cli import compiling, doctor, logs, records, services
 from contextbus.cli.output import stdout
 
@@ -30,15 +30,12 @@ doctor.register(app)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        try:
-            stdout().print(f"contextbus {version('contextbus')}", highlight=False)
-        except PackageNotFoundError:  # run from a checkout that is not installed
-            stdout().print("contextbus (not installed)", highlight=False)
+        stdout().print(f"contextbus {contextbus.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def contextbus(
+def run_contextbus(
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
     ] = False,

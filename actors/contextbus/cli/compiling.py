@@ -7,9 +7,8 @@ import re
 import shlex
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -18,43 +17,31 @@ import anyio.to_thread
 import msgspec
 import typer
 
-import contextbus.client as client
+from contextbus import client
 from contextbus.cli import inputs, options, report
 from contextbus.cli.failures import UsageFault
 from contextbus.cli.loading import load_sources
+from contextbus.cli.models import HEURISTICS, Target, choose_estimator, choose_model, target_of
 from contextbus.cli.output import print_json, show_progress, stderr, stdout, warn
 from contextbus.cli.running import run
+from contextbus.cli.serving import find_actors
 from contextbus.client import CompiledStep, ContextBus, Run
 from contextbus.core.importers import Conversation
-from contextbus.runtime.tokenizers import TOKENIZER_NAMES, load_tokenizers
+from contextbus.runtime.tokenizers import TOKENIZER_NAMES
 from contextbus.sources.interface import Source
 from contextbus.sources.rag import FolderSource
 from contextbus_protocol.subjects import LONGEST_NAME
 from contextbus_protocol.values import EstimatorSpec, Model, Scope, SourceSpec
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
-HEURISTICS: Final = ("classes", "characters")
-STEP_SECONDS: Final = 30.0
+STEP_SECONDS: Final = 15.0
 
 
-class Target(str, enum.Enum):
-    """Whose API the payload is for."""
-
-    anthropic = "anthropic"
-    openai = "openai"
-
-
-class Actors(str, enum.Enum):
+class Actors(enum.StrEnum):
     """Where the actors run."""
 
     local = "local"
     remote = "remote"
-
-
-_MODELS: Final = {
-    Target.anthropic: Model("anthropic", "claude-opus-4-6", 200_000, 8_000),
-    Target.openai: Model("openai", "gpt-5", 400_000, 16_000),
-}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +68,7 @@ class Compiled(msgspec.Struct, frozen=True):
     step: CompiledStep
     payload: bytes
     notes: tuple[str, ...]
+    durability: str
 
 
 def register(app: typer.Typer) -> None:
@@ -123,8 +111,10 @@ def compile_file(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where the payload goes: payload.json by default, - to print it; a "
-            "folder with --all.",
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where the payload goes: payload.json by default, - to print it; a folder with --all.",
         ),
     ] = None,
     run_id: Annotated[
@@ -145,7 +135,9 @@ def compile_file(
     estimator: Annotated[
         str, typer.Option(metavar="NAME", help=f"What counts tokens: {', '.join((*HEURISTICS, *TOKENIZER_NAMES))}.")
     ] = "classes",
-    actors: Annotated[Actors, typer.Option(help="Run the actors here, or ask those of `contextbus up`.")] = Actors.local,
+    actors: Annotated[
+        Actors, typer.Option(help="Run the actors here, or ask those of `contextbus up`.")
+    ] = Actors.local,
     data: options.Data = options.DEFAULT_DATA,
     nats: options.Nats = None,
     tenant: options.Tenant = "default",
@@ -159,19 +151,21 @@ def compile_file(
     """
 
     async def work() -> None:
-        conversations, provider = await anyio.to_thread.run_sync(inputs.read_conversation_file, file)
-        chosen = conversations if every else (inputs.choose_conversation(file, conversations, conversation),)
         if every and conversation is not None:
             raise UsageFault("--all compiles every conversation; leave out --conversation")
-        called = _choose_model(target, model, context_window, max_output_tokens, Target(provider))
+        if str(output) == "-" and (as_json or every):
+            raise UsageFault("--output - prints one payload; leave out --json and --all, or name a file")
+        conversations, provider = await anyio.to_thread.run_sync(inputs.read_conversation_file, file)
+        chosen = conversations if every else (inputs.choose_conversation(file, conversations, conversation),)
+        called = choose_model(target, model, context_window, max_output_tokens, Target(provider))
         settings = Settings(
             place=options.find_place(data, nats, tenant, replicas),
             actors=actors.value,
-            target=target.value if target is not None else _target_of(called, Target(provider)),
+            target=target.value if target is not None else target_of(called, Target(provider)),
             model=called,
             scope=options.parse_scope(scope, options.DEFAULT_SCOPE),
             budget={} if budget is None else {"max_tokens": budget},
-            estimator=await anyio.to_thread.run_sync(_choose_estimator, estimator),
+            estimator=await anyio.to_thread.run_sync(choose_estimator, estimator),
             docs=tuple(docs or ()),
             workers=tuple(worker or ()),
             memory=memory,
@@ -197,9 +191,9 @@ async def _compile_one(
         sys.stdout.write(compiled.payload.decode() + "\n")
     else:
         _write(output, compiled.payload)
-    if as_json and not to_stdout:
+    if as_json:
         print_json(_as_fields(compiled, settings, str(output)))
-    elif not as_json:
+    else:
         step, where = compiled.step, _where(settings.place)
         shown = "standard output" if to_stdout else str(output)
         report.show_step(
@@ -207,6 +201,7 @@ async def _compile_one(
             step,
             scope=settings.scope,
             estimator=settings.estimator,
+            durability=compiled.durability,
             payload=f"{shown} ({len(compiled.payload):,} bytes, for {settings.target})",
             notes=(
                 *compiled.notes,
@@ -221,7 +216,7 @@ async def _compile_all(
     conversations: Sequence[Conversation], settings: Settings, prefix: str | None, output: Path | None, *, as_json: bool
 ) -> None:
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
+        await anyio.to_thread.run_sync(_make_folder, output)
     prefix = prefix or _new_run()
     done = 0
     async with _open(settings) as (bus, sources):
@@ -251,6 +246,8 @@ async def _compile_all(
 async def _open(settings: Settings) -> AsyncGenerator[tuple[ContextBus, tuple[SourceSpec, ...]]]:
     """A bus with the sources of this process, and every source that a run asks."""
     place = settings.place
+    if settings.actors == "remote":
+        await find_actors(place)
     async with AsyncExitStack() as stack:
         own: list[Source] = []
         names = inputs.name_docs(len(settings.docs))
@@ -326,7 +323,7 @@ async def _compile(
     step = await held.before_model_call(
         conversation.messages, model=settings.model, tools=conversation.tools, seconds=STEP_SECONDS
     )
-    return Compiled(step, step.payload(settings.target).json(), notes)
+    return Compiled(step, step.payload(settings.target).json(), notes, step.durability or bus.durability)
 
 
 async def _set_working_memory(held: Run, settings: Settings) -> tuple[str, ...]:
@@ -344,44 +341,6 @@ async def _set_working_memory(held: Run, settings: Settings) -> tuple[str, ...]:
     return ()
 
 
-def _choose_model(
-    target: Target | None, name: str | None, window: int | None, output: int | None, provider: Target
-) -> Model:
-    model = _MODELS[target or provider]
-    if name is not None:
-        first, found, model_id = name.partition("/")
-        if not found or not first or not model_id:
-            raise UsageFault(f"--model {name!r}: write PROVIDER/ID, for example anthropic/claude-opus-4-6")
-        known = next((m for m in _MODELS.values() if m.provider == first), _MODELS[Target.anthropic])
-        model = msgspec.structs.replace(known, provider=first, model_id=model_id)
-    if window is not None:
-        model = msgspec.structs.replace(model, context_window=window)
-    if output is not None:
-        model = msgspec.structs.replace(model, max_output_tokens=output)
-    if model.max_output_tokens >= model.context_window:
-        raise UsageFault(
-            f"{model.max_output_tokens} output tokens leave no room in a context window of {model.context_window}; "
-            "give --context-window and --max-output-tokens that fit"
-        )
-    return model
-
-
-def _target_of(model: Model, provider: Target) -> str:
-    return model.provider if model.provider in (t.value for t in Target) else provider.value
-
-
-def _choose_estimator(name: str) -> EstimatorSpec:
-    if name in HEURISTICS:
-        return EstimatorSpec(name=name)
-    if name not in TOKENIZER_NAMES:
-        raise UsageFault(f"--estimator {name!r}: choose one of {', '.join((*HEURISTICS, *TOKENIZER_NAMES))}")
-    absent = load_tokenizers((name,)).absent
-    if absent:
-        warn(f"tokenizer {name} is not at hand ({absent[name]}); counting with character classes instead")
-        return EstimatorSpec()
-    return EstimatorSpec(kind="tokenizer", name=name)
-
-
 def _new_run() -> str:
     return f"run-{uuid.uuid4().hex[:12]}"
 
@@ -397,6 +356,13 @@ def _write(path: Path, payload: bytes) -> None:
         path.write_bytes(payload + b"\n")
     except OSError as exc:
         raise UsageFault(f"{path} cannot be written: {exc.strerror}; name another file with --output") from None
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageFault(f"{path} cannot be made: {exc.strerror}; name a folder with --output") from None
 
 
 def _where(place: options.Place) -> str:
@@ -433,7 +399,7 @@ def _as_fields(compiled: Compiled, settings: Settings, path: str | None) -> dict
         "sequence": step.sequence,
         "commit": step.commit,
         "package": step.reference,
-        "durability": step.durability,
+        "durability": compiled.durability,
         "stored": step.stored,
         "target": settings.target,
         "model": inputs.as_fields(step.model),

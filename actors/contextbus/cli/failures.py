@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from rich.text import Text
 
 from contextbus.cli.output import stderr
+from contextbus.core.run import ChainBrokenError
 from contextbus.runtime.connection_errors import DisconnectedError, NoRespondersError
 from contextbus.runtime.datafolder import DataFolderError
 from contextbus.runtime.server_binary import ServerNotFoundError
@@ -64,8 +65,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 def describe(error: BaseException) -> Failure:
     """The sentence and the exit code of an exception."""
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return describe(group.exceptions[0])
     match error:
         case UsageFault():
             return Failure("usage", str(error), USAGE)
@@ -74,6 +76,8 @@ def describe(error: BaseException) -> Failure:
         case _ if isinstance(error, _UNREACHABLE):
             code = error.code if isinstance(error, ContextBusError) else "unreachable"
             return Failure(code, _unreachable(error), UNREACHABLE)
+        case ChainBrokenError():
+            return Failure("chain_broken", f"{error.message}: the log was changed or is incomplete", FAILED)
         case ContextBusError():
             return Failure(error.code, error.message, USAGE if isinstance(error, _USAGE) else FAILED)
         case OSError():

@@ -137,7 +137,9 @@ def read_working_memory(path: Path) -> WorkingMemoryFile | WorkingMemorySnapshot
     """
     data = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
     fields = _decode(path, data, dict[str, object])
-    return _decode(path, data, WorkingMemorySnapshot if "version" in fields else WorkingMemoryFile)
+    if "version" in fields:
+        return _decode(path, data, WorkingMemorySnapshot)
+    return _decode(path, data, WorkingMemoryFile)
 
 
 def _decode(path: Path, data: bytes, kind: type[T]) -> T:
@@ -148,7 +150,7 @@ def _decode(path: Path, data: bytes, kind: type[T]) -> T:
 
 
 def name_docs(count: int, first: str = DOCS_ID) -> tuple[str, ...]:
-    """The source ids of several folders of documents: docs, docs-2, …"""
+    """The source ids of several folders of documents: docs, docs-2 and so on."""
     return tuple(first if number == 1 else f"{first}-{number}" for number in range(1, count + 1))
 
 
@@ -166,9 +168,7 @@ def open_docs(
     # Another folder under the same id, here or in another process, must not throw this index away.
     place = data / "indexes" / hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()[:12]
     place.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    return FolderSource(
-        folder, data=place, id=source_id, required=required, patterns=patterns, progress=progress
-    )
+    return FolderSource(folder, data=place, id=source_id, required=required, patterns=patterns, progress=progress)
 
 
 def as_fields(value: object) -> dict[str, object]:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-import contextbus.client as client
+from contextbus import client
 from contextbus.cli import inputs, options
 from contextbus.cli.failures import FAILED, OK, NoServerError, UsageFault
 from contextbus.cli.output import note, print_json, show_progress, stdout
@@ -187,9 +187,7 @@ async def open_log(place: options.Place) -> AsyncGenerator[ContextBus]:
         raise NoServerError(
             f"there is no data folder {place.data}: compile something first, or name another with --data"
         )
-    async with client.open(
-        place.nats, tenant=place.tenant, folder=place.folder, actors="remote", memory=False
-    ) as bus:
+    async with client.open(place.nats, tenant=place.tenant, folder=place.folder, actors="remote", memory=False) as bus:
         yield bus
 
 
@@ -213,9 +211,7 @@ def _table(*titles: str) -> Table:
 
 
 def _events(logged: LoggedCommit) -> list[str]:
-    return [
-        e.name if isinstance(e, UnknownEvent) else str(e.__struct_config__.tag) for e in logged.commit.events
-    ]
+    return [e.name if isinstance(e, UnknownEvent) else str(e.__struct_config__.tag) for e in logged.commit.events]
 
 
 def _step_of(logged: LoggedCommit) -> StepCompiled | StepFailed | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -14,7 +14,7 @@ from contextbus.cli.failures import UsageFault
 from contextbus.core.scope import SCOPE_FIELDS
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.values import SOURCE_KINDS, Scope, SourceKind, SourceSpec
+from contextbus_protocol.values import SOURCE_KINDS, Scope, SourceSpec
 
 DEFAULT_DATA: Final = Path(".contextbus")
 DEFAULT_SCOPE: Final = Scope(user_id="local")
@@ -41,7 +41,14 @@ Tenant = Annotated[
     str, typer.Option("--tenant", envvar="CONTEXTBUS_TENANT", metavar="NAME", help="Whose runs and records these are.")
 ]
 Replicas = Annotated[
-    int, typer.Option("--replicas", min=1, max=5, help="On how many servers of a cluster each message is stored.")
+    int,
+    typer.Option(
+        "--replicas",
+        envvar="CONTEXTBUS_REPLICAS",
+        min=1,
+        max=5,
+        help="On how many servers of a cluster the streams are made to store each message.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ScopeFields = Annotated[
@@ -77,7 +84,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """Where it is, for people: without credentials."""
-        return f"data folder {self.data}" if self.nats is None else hide_credentials(self.nats)
+        return f"data folder {self.data}" if self.nats is None else f"server {hide_credentials(self.nats)}"
 
 
 def find_place(data: Path, nats: str | None, tenant: str, replicas: int = 1) -> Place:
@@ -141,5 +148,5 @@ def parse_sources(given: list[str] | None) -> tuple[SourceSpec, ...]:
         kind = word or subjects.default_kind(name)
         if not name or kind not in SOURCE_KINDS:
             raise UsageFault(f"--source {text!r}: write ID:KIND with a kind of {', '.join(SOURCE_KINDS)}")
-        specs.append(SourceSpec(name, cast("SourceKind", kind)))
+        specs.append(SourceSpec(name, kind))
     return tuple(specs)

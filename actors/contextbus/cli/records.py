@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-import contextbus.client as client
+from contextbus import client
 from contextbus.cli import inputs, options
 from contextbus.cli.failures import UsageFault
 from contextbus.cli.output import note, print_json, show_progress, stdout
@@ -150,6 +150,6 @@ def list_memories(
 @asynccontextmanager
 async def _open(place: options.Place) -> AsyncGenerator[ContextBus]:
     """A bus whose records this process serves itself, or a worker where the server is elsewhere."""
-    actors = "local" if place.nats is None else "remote"
+    actors: Literal["local", "remote"] = "local" if place.nats is None else "remote"
     async with client.open(place.nats, tenant=place.tenant, folder=place.folder, actors=actors) as bus:
         yield bus

@@ -8,8 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from contextbus.client import CompiledStep, make_estimator
 from contextbus.cli.options import show_scope
+from contextbus.client import CompiledStep, make_estimator
 from contextbus_protocol.package import ContextManifest
 from contextbus_protocol.values import EstimatorSpec, Scope
 
@@ -42,7 +42,14 @@ def tokens_by_kind(manifest: ContextManifest) -> dict[str, int]:
 
 
 def show_step(
-    console: Console, step: CompiledStep, *, scope: Scope, estimator: EstimatorSpec, payload: str, notes: tuple[str, ...]
+    console: Console,
+    step: CompiledStep,
+    *,
+    scope: Scope,
+    estimator: EstimatorSpec,
+    durability: str,
+    payload: str,
+    notes: tuple[str, ...],
 ) -> None:
     """Print a step."""
     manifest = step.manifest
@@ -59,11 +66,11 @@ def show_step(
         "fsync": "on disk before it was acknowledged",
         "interval": "on disk within two minutes",
         "replicated": "on a majority of the servers of the cluster",
-    }.get(step.durability)
+    }.get(durability)
     facts = (
         ("log", f"sequence {step.sequence}" + (", stored before and sent again" if step.stored else "")),
         ("package", step.reference),
-        ("durability", step.durability + (f" ({kept})" if kept else "")),
+        ("durability", durability + (f" ({kept})" if kept else "")),
         ("payload", payload),
     )
     grid = Table.grid(padding=(0, 2))

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
 import anyio
 import anyio.to_thread
@@ -39,14 +39,14 @@ from contextbus.sources.memory import memory_source
 from contextbus_protocol.subjects import ActorName
 
 
-class Kept(str, enum.Enum):
+class Kept(enum.StrEnum):
     """When the embedded server has a message on disk."""
 
     fsync = "fsync"
     interval = "interval"
 
 
-class Actor(str, enum.Enum):
+class Actor(enum.StrEnum):
     """The actors."""
 
     selection = "selection"
@@ -147,8 +147,11 @@ def run_actor(
 
     async def work() -> int:
         place = options.find_place(data, nats, tenant, replicas)
-        actor = cast("ActorName", name.value)
-        async with open_link(place, f"contextbus-{actor}", start=False, label=label) as link, serve_actors(link, [actor]):
+        actor: ActorName = name.value
+        async with (
+            open_link(place, f"contextbus-{actor}", start=False, label=label) as link,
+            serve_actors(link, [actor]),
+        ):
             _tell(place, link, (actor,), {}, None, as_json=as_json)
             return _lost(await wait_for_end(link))
 
@@ -279,10 +282,11 @@ async def _supervise(
 ) -> int:
     environment = {"CONTEXTBUS_DATA": str(place.data), "CONTEXTBUS_NATS": place.nats or ""}
     supervisor = Supervisor(environment)
+    reason = ""
     async with anyio.create_task_group() as tasks:
         for program in programs:
             tasks.start_soon(supervisor.run, program)
-        missing = await wait_until_served(link, names)
+        missing = await wait_until_served(link.connection, names)
         if missing:
             warn(f"not ready yet: {', '.join(missing)}; their messages are above")
         _tell(place, link, names, supervisor.pids, url_file, as_json=as_json)
@@ -354,5 +358,3 @@ def _tell(
         console.print(Text(f'Python:  contextbus.client.open({opened}, actors="remote")'), soft_wrap=True)
     console.print(Text("Ctrl-C ends it.", "dim"))
     console.file.flush()
-
-

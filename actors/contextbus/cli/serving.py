@@ -37,6 +37,7 @@ from contextbus_protocol.subjects import ActorName
 ACTORS: Final[tuple[ActorName, ...]] = ("selection", "working-memory", "placement")
 READY_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 1.0
+FIND_SECONDS: Final = 3.0
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,17 +174,41 @@ def service_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
-async def wait_until_served(link: Link, names: Sequence[str]) -> tuple[str, ...]:
-    """Wait until each name answers service discovery; gives those that do not within ``READY_SECONDS``."""
+async def wait_until_served(
+    connection: Connection, names: Sequence[str], seconds: float = READY_SECONDS
+) -> tuple[str, ...]:
+    """Wait until each name answers service discovery; gives those that do not within some seconds."""
     missing = list(names)
-    with anyio.move_on_after(READY_SECONDS):
+    with anyio.move_on_after(seconds):
         while missing:
             try:
-                await link.connection.request(f"$SRV.PING.{service_name(missing[0])}", b"", 1.0)
+                await connection.request(f"$SRV.PING.{service_name(missing[0])}", b"", 1.0)
                 missing.pop(0)
             except (NoRespondersError, TimeoutError, DisconnectedError):
                 await anyio.sleep(0.05)
     return tuple(missing)
+
+
+async def find_actors(place: Place) -> None:
+    """Make sure that somebody runs the actors: a command would wait for them as long as it may take.
+
+    Raises:
+        NoServerError: no server runs on the data folder, or nobody runs one of the actors.
+        DisconnectedError: the server cannot be reached.
+    """
+    tenant, name = subjects.encode_name(place.tenant), "contextbus-find"
+    if place.nats is not None:
+        made = connect(place.nats, tenant=tenant, name=name)
+    else:
+        server = await find_server(place)
+        made = connect(server.url, token=server.token, tenant=tenant, name=name)
+    async with made as connection:
+        missing = await wait_until_served(connection, ACTORS, FIND_SECONDS)
+    if missing:
+        raise NoServerError(
+            f"nobody runs the actor {missing[0]} at the {place.shown}: start all with `contextbus up`, or leave out "
+            "--actors remote"
+        )
 
 
 async def wait_for_end(link: Link) -> str:

@@ -36,7 +36,7 @@ class RenderedHistory(Mapping[str, Rendering]):
     def is_prefix_of(self, history: SourceHistory, blocks: tuple[PositionedBlock, ...]) -> bool:
         """Whether a later state only adds behind this one."""
         mine = self.history
-        if mine.count > history.count or history.keep(mine.count).chain != mine.chain:
+        if not history.begins_with(mine):
             return False
         known = len(self.blocks)
         return blocks[:known] == self.blocks and all(p >= mine.count for p, _ in blocks[known:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from contextbus.core.escape import escape_attribute, escape_text
+from contextbus.core.escape import are_plain, escape_attribute, escape_text
 from contextbus_protocol.chat import ChatMessage, user
 from contextbus_protocol.values import Candidate, Provenance, SourceKind
 
@@ -35,18 +35,24 @@ def render_record(source: str, kind: SourceKind, candidate: Candidate) -> str:
 
 
 def render_records(offers: Iterable[tuple[str, SourceKind, Candidate]]) -> list[str]:
-    """Render many records; what their elements share is escaped once."""
-    heads: dict[tuple[str, SourceKind], str] = {}
+    """Render many records; what their elements share is escaped once, and most of them need no escaping at all."""
+    offers = tuple(offers)
+    candidates = [candidate for _, _, candidate in offers]
+    plain = are_plain([c.text for c in candidates]) and are_plain([c.record_id for c in candidates], lines=True)
     labels: dict[Provenance | None, str] = {}
     records: list[str] = []
+    of, head = ("", ""), ""
     for source, kind, candidate in offers:
-        head = heads.get((source, kind))
-        if head is None:
-            head = heads[source, kind] = _open_record(source, kind)
-        label = labels.get(candidate.provenance)
+        if (source, kind) != of:  # the offers of a source come one after the other
+            of, head = (source, kind), _open_record(source, kind)
+        provenance = candidate.provenance
+        label = "" if provenance is None else labels.get(provenance)
         if label is None:
             label = labels[candidate.provenance] = _label(candidate.provenance)
-        records.append(_write_record(head, label, candidate))
+        if plain and candidate.revision is None:
+            records.append(f'{head}{candidate.record_id}"{label}>\n{candidate.text}\n</record>\n')
+        else:
+            records.append(_write_record(head, label, candidate))
     return records
 
 

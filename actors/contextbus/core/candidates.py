@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Final, cast
 
 import msgspec
 
-from contextbus_protocol.digests import digest_text
+from contextbus_protocol.digests import digest_bytes, digest_text
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import EntryReason
 from contextbus_protocol.values import (
@@ -35,6 +37,67 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     restored: bool = False
 
 
+class CheckedCandidates(tuple[Candidate, ...]):
+    """Candidates that are known to be well formed, in every field.
+
+    Only ``check_candidates`` makes one.  Decoding makes plain tuples: what crossed a bus is checked where it arrives.
+    """
+
+    __slots__ = ()
+
+
+def check_candidates(candidates: Iterable[object]) -> CheckedCandidates | None:
+    """The candidates as checked ones; None if any of them needs a closer look (``validate_candidates``)."""
+    items = tuple(candidates)
+    if not all(map(_is_plain, items)):
+        return None
+    return CheckedCandidates(cast("tuple[Candidate, ...]", items))
+
+
+_FIELDS: Final = attrgetter("text", "record_id", "score", "digest", "revision", "tokens", "mandatory")
+_LABELS: Final = attrgetter("query", "match", "provenance")
+_NO_LABELS: Final = (None, None, None)
+
+
+def _is_plain(candidate: object) -> bool:
+    """Whether a candidate is well formed and of the usual kind, in few steps: it is asked of every one of an answer."""
+    if type(candidate) is not Candidate:
+        return False
+    # Annotations are promises of anybody's code: nothing is taken for granted.
+    text, record_id, score, digest, revision, tokens, mandatory = cast("tuple[object, ...]", _FIELDS(candidate))
+    if type(text) is not str or not text:
+        return False
+    try:
+        known = digest_bytes(text.encode())
+    except UnicodeEncodeError:
+        return False
+    return (
+        digest == known
+        and type(record_id) is str
+        and record_id != ""
+        and record_id.isascii()
+        and type(score) is float
+        and math.isfinite(score)
+        and (revision is None or (type(revision) is int and 0 <= revision <= MAX_SAFE_INTEGER))
+        and (tokens is None or type(tokens) is int)
+        and type(mandatory) is bool
+        and (_LABELS(candidate) == _NO_LABELS or _has_plain_labels(candidate))
+    )
+
+
+def _has_plain_labels(candidate: Candidate) -> bool:
+    texts: list[object] = [text for text in (candidate.query, candidate.match) if text is not None]
+    provenance: object = candidate.provenance
+    if type(provenance) is Provenance:
+        kinds: object = provenance.source_kinds
+        if type(kinds) is not tuple:
+            return False
+        texts += kinds if provenance.origin is None else (provenance.origin, *kinds)
+    elif provenance is not None:
+        return False
+    return all(type(text) is str and text.isascii() for text in texts)
+
+
 def validate_candidates(candidates: Iterable[Candidate]) -> None:
     """Refuse an answer with a malformed candidate (D.C.4, D.C.17, D.C.18, D.K.21, D.K.27).
 
@@ -42,7 +105,11 @@ def validate_candidates(candidates: Iterable[Candidate]) -> None:
         InvalidTypeError: A score is not finite, a text or id is empty, a revision is no count, a label has the wrong
             type, or a digest is not that of its text.  The message holds no content.
     """
+    if type(candidates) is CheckedCandidates:
+        return
     for position, candidate in enumerate(candidates):
+        if _is_plain(candidate):
+            continue
         fault = _fault_of(candidate) if type(candidate) is Candidate else "it is no Candidate"
         if fault is not None:
             raise InvalidTypeError(f"candidate {position} is malformed: {fault}")

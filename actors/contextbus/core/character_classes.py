@@ -13,6 +13,7 @@ texts of nothing but rare Han characters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from contextbus_protocol.digests import encode_text
@@ -23,6 +24,8 @@ _LOWER: Final = b"abcdefghijklmnopqrstuvwxyz"
 _UPPER: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SPACE: Final = bytes(range(0x21)) + b"\x7f"
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
+_BETWEEN: Final = "\0"
+_SPACE_BUT_BETWEEN: Final = _SPACE.replace(_BETWEEN.encode(), b"")
 
 
 def _first_bytes(first: int, last: int) -> bytes:
@@ -68,6 +71,26 @@ _CLASSES: Final[tuple[tuple[int, bytes, tuple[tuple[int, bytes], ...]], ...]] = 
     (27, _first_bytes(0xEE, 0xEF), ()),  # private use, full width, presentation forms
     (64, _first_bytes(0xF0, 0xF4), ((45, b"\xf0\x9f"),)),  # beyond the basic plane; the exception is emoji
 )
+
+
+def weigh_many(texts: Sequence[str]) -> list[int]:
+    """The weight of each of many texts, as ``weigh_characters`` gives it.
+
+    ASCII texts are weighed together: a character that none of them holds keeps them apart.
+    """
+    joined = _BETWEEN.join(texts)
+    if not joined.isascii() or joined.count(_BETWEEN) != len(texts) - 1:
+        return [weigh_characters(text) for text in texts]
+    rest = joined.encode().translate(None, _LOWER)
+    no_lower = map(len, rest.split(_BETWEEN.encode()))
+    rest = rest.translate(None, _SPACE_BUT_BETWEEN)
+    no_space = map(len, rest.split(_BETWEEN.encode()))
+    rest = rest.translate(None, _UPPER)
+    other = map(len, rest.split(_BETWEEN.encode()))
+    return [
+        _LOWER_WEIGHT * (size - a) + _SPACE_WEIGHT * (a - b) + _UPPER_WEIGHT * (b - c) + _OTHER_ASCII_WEIGHT * c
+        for size, a, b, c in zip(map(len, texts), no_lower, no_space, other, strict=True)
+    ]
 
 
 def weigh_characters(text: str) -> int:

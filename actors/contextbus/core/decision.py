@@ -68,7 +68,8 @@ def select(given: ContextInput, estimator: Estimator) -> Selection:
     rest = max(0, context - required - (tail.tokens - tail_cost.mandatory))
     if owed is None:
         rest -= frame  # below zero nothing may be taken, not even what costs nothing: the frame would not fit
-    rank_offers(offers, costs, reasons, split_by_kind(given.budget.shares, max(0, rest)), rest)
+    if offers:
+        rank_offers(offers, costs, reasons, split_by_kind(given.budget.shares, max(0, rest)), rest)
 
     entries = list_entries(items, tail, offers, costs, reasons)
     chosen = [entry.tokens for entry in entries[len(items) :] if entry.selected]

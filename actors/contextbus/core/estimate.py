@@ -14,8 +14,8 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from contextbus.core.character_classes import CLASSES_VERSION, weigh_characters
-from contextbus.core.media import DOCUMENT_TOKENS, IMAGE_TOKENS, strip_data_uris, strip_media_fields
+from contextbus.core.character_classes import CLASSES_VERSION, weigh_characters, weigh_many
+from contextbus.core.media import DOCUMENT_TOKENS, IMAGE_TOKENS, may_hold_data_uris, strip_data_uris, strip_media_fields
 from contextbus_protocol.chat import (
     AnyPart,
     ApprovalRequest,
@@ -90,6 +90,10 @@ class Estimator(ABC):
         """
         return self._weigh(text) if text else 0
 
+    def texts(self, texts: Sequence[str]) -> list[int]:
+        """Weigh many texts, each as ``text`` does."""
+        return [self.text(text) for text in texts]
+
     def message(self, message: ChatMessage) -> int:
         """Weigh a message, in eighteenths of a token, with the 72 that every message costs (D.M.4)."""
         weight = MESSAGE_EIGHTEENTHS
@@ -153,6 +157,12 @@ class HeuristicEstimator(Estimator):
     def _weigh(self, text: str) -> int:
         rest, tokens = strip_data_uris(text)
         return self._weight_of(rest) + tokens * EIGHTEENTHS
+
+    def texts(self, texts: Sequence[str]) -> list[int]:
+        """Weigh many texts, each as ``text`` does; without a data URI in them together."""
+        if self._weight_of is not weigh_characters or may_hold_data_uris("".join(texts)):
+            return super().texts(texts)
+        return weigh_many(texts)
 
 
 class TokenizerEstimator(Estimator):

@@ -71,12 +71,16 @@ class RunHandle(msgspec.Struct, frozen=True):
     def rebase(self, messages: Sequence[ChatMessage], sequence: int) -> RunHandle:
         """The handle on the history that the log holds now, with what this client had added behind it.
 
+        Where both agree the caller's own objects stay (D.W.3).  What this client added and the log holds at that very
+        place is taken as its own, stored by a command whose answer was lost, and not added again.
+
         Args:
             messages: all source messages that the log holds.
             sequence: the log's sequence that they are as of.
         """
-        base = SourceHistory().append(messages, _no_costs(messages))
-        own = [e.message for e in self.history[self.kept :] if e.message is not None]
+        keep, rest = self.history.difference(messages)
+        base = self.history.keep(keep).append(rest, _no_costs(rest))
+        own = [e.message for e in self.history[max(keep, self.kept) :] if e.message is not None]
         return RunHandle(
             history=base.append(own, _no_costs(own)),
             base_count=base.count,

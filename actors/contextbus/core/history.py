@@ -126,7 +126,7 @@ class SourceHistory(msgspec.Struct, frozen=True):
 
     def extend(self, entries: Iterable[Entry]) -> SourceHistory:
         """The history with entries behind it, with or without bodies."""
-        chunks, rest = list(self.chunks), list(self.rest)
+        chunks, rest = self.chunks, list(self.rest)
         chain, eighteenths, user_text = self.chain, self.eighteenths, self.user_text
         added: list[ChatMessage] = []
         whole = True
@@ -141,11 +141,21 @@ class SourceHistory(msgspec.Struct, frozen=True):
                 user_text = user_text if text is None else text
             rest.append(entry)
             if len(rest) == CHUNK:
-                chunks.append(HistoryChunk(tuple(rest), chain, eighteenths, user_text))
+                chunks = (*chunks, HistoryChunk(tuple(rest), chain, eighteenths, user_text))
                 rest = []
         bodies = self.bodies if self.count else Bodies([])
         bodies = bodies.with_more(self.count, added) if whole and bodies is not None else None
-        return SourceHistory(tuple(chunks), tuple(rest), chain, eighteenths, user_text, bodies)
+        return SourceHistory(chunks, tuple(rest), chain, eighteenths, user_text, bodies)
+
+    def begins_with(self, other: SourceHistory) -> bool:
+        """Whether the messages of another history are the first of this one; at most 63 digests are compared."""
+        whole = len(other.chunks)
+        if len(self.chunks) < whole or (whole and self.chunks[whole - 1].chain != other.chunks[-1].chain):
+            return False
+        behind = self.chunks[whole].entries if whole < len(self.chunks) else self.rest
+        if len(behind) < len(other.rest):
+            return False
+        return all(a is b or a.digest == b.digest for a, b in zip(behind, other.rest, strict=False))
 
     def keep(self, count: int) -> SourceHistory:
         """The first ``count`` messages: whole chunks are shared, at most 63 messages are linked anew.
@@ -219,25 +229,32 @@ class SourceHistory(msgspec.Struct, frozen=True):
 
 def make_entry(message: ChatMessage, eighteenths: int) -> Entry:
     """The entry of a message: normalised, digested once, with its cost in eighteenths of a token."""
-    clean = normalise(message)
-    return Entry(digest_bytes(encode_json(clean)), eighteenths, clean)
+    clean, data = _encode(message)
+    return Entry(digest_bytes(data), eighteenths, clean)
 
 
 def digest_message(message: ChatMessage) -> str:
     """The digest of a message's JSON bytes, normalised."""
-    return digest_bytes(encode_json(normalise(message)))
+    return digest_bytes(_encode(message)[1])
 
 
 def normalise(message: ChatMessage) -> ChatMessage:
     """The message without lone surrogates and empty text parts (P.A.5); a sound one comes back as it is."""
+    return _encode(message)[0]
+
+
+def _encode(message: ChatMessage) -> tuple[ChatMessage, bytes]:
+    """The normalised message and its JSON bytes."""
+    data: bytes | None = None
     try:
-        encode_json(message)
+        data = encode_json(message)
     except InvalidTypeError:
         message = _map_texts(message, clean_text)
     if any(_is_empty(part) or (isinstance(part, ToolResult) and _holds_empty(part)) for part in message.content):
         kept = tuple(_drop_empty(part) for part in message.content if not _is_empty(part))
-        return msgspec.structs.replace(message, content=kept)
-    return message
+        message = msgspec.structs.replace(message, content=kept)
+        data = None
+    return message, encode_json(message) if data is None else data
 
 
 def without_blocks(messages: Sequence[ChatMessage], own_digests: Collection[str]) -> tuple[ChatMessage, ...]:

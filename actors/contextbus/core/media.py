@@ -31,6 +31,11 @@ def media_tokens(media_type: str | None) -> int:
     return IMAGE_TOKENS if media_type is not None and media_type.lower().startswith("image") else DOCUMENT_TOKENS
 
 
+def may_hold_data_uris(text: str) -> bool:
+    """Whether ``strip_data_uris`` could find anything in a text or in a part of it."""
+    return _MARK in text
+
+
 def strip_data_uris(text: str) -> tuple[str, int]:
     """Take the data URIs out of a text.
 

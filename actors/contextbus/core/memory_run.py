@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
 from contextbus.core.digest_set import DigestSet
+from contextbus.core.recent import Recent
 from contextbus.core.run import ChainBrokenError
 from contextbus.core.working_memory_patch import (
     PatchResult,
     apply_working_memory_patch,
     operation_digest,
+    patch_sound_snapshot,
 )
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
@@ -24,8 +25,6 @@ from contextbus_protocol.events import (
     WorkingMemoryPatched,
 )
 from contextbus_protocol.working_memory import WorkingMemoryPatch, WorkingMemorySnapshot
-
-REMEMBERED_COMMANDS: Final = 256
 
 
 class MemoryCommandFact(msgspec.Struct, frozen=True):
@@ -41,6 +40,7 @@ class MemoryState(msgspec.Struct, frozen=True):
 
     ``applied`` are the operation ids of the whole run, as 16-byte digests (D.O.23); the snapshot itself carries none,
     so that what a step uses does not grow with them.  ``snapshot_digest`` is over the snapshot's JSON bytes.
+    ``sound`` tells that the snapshot came of a patch of ours, so that the next one need not check it whole.
     """
 
     run: str
@@ -48,8 +48,9 @@ class MemoryState(msgspec.Struct, frozen=True):
     digest: str = ""
     snapshot: WorkingMemorySnapshot | None = None
     snapshot_digest: str = ""
+    sound: bool = False
     applied: DigestSet = DigestSet()
-    recent: tuple[MemoryCommandFact, ...] = ()
+    recent: Recent[MemoryCommandFact] = Recent()
 
 
 def fold_memory_commit(state: MemoryState, sequence: int, digest: str, commit: Commit) -> MemoryState:
@@ -69,7 +70,7 @@ def fold_memory_commit(state: MemoryState, sequence: int, digest: str, commit: C
         state,
         sequence=sequence,
         digest=digest,
-        recent=(*state.recent, fact)[-REMEMBERED_COMMANDS:],
+        recent=state.recent.add(fact),
     )
 
 
@@ -93,13 +94,13 @@ def fold_memory_event(state: MemoryState, event: AnyEvent | UnknownEvent) -> tup
             applied = state.applied
             for operation_id in snapshot.operation_ids:
                 applied = applied.add(operation_digest(operation_id))
-            return _with_snapshot(msgspec.structs.replace(state, applied=applied), snapshot), ()
+            return _with_snapshot(msgspec.structs.replace(state, applied=applied, sound=False), snapshot), ()
         case WorkingMemoryPatched(patch=patch, now=now):
             result = try_patch(state, patch, now)
             if result is None or result.status != "applied":
                 return state, ()
             applied = state.applied.add(operation_digest(patch.operation_id))
-            state = msgspec.structs.replace(state, applied=applied)
+            state = msgspec.structs.replace(state, applied=applied, sound=True)
             return _with_snapshot(state, result.snapshot), result.ids
         case _:
             return state, ()
@@ -113,17 +114,18 @@ def try_patch(state: MemoryState, patch: WorkingMemoryPatch, now: int) -> PatchR
     """
     if state.snapshot is None:
         return None
-    return apply_working_memory_patch(
-        state.snapshot, patch, now=now, known=lambda i: operation_digest(i) in state.applied
-    )
+
+    def known(operation_id: str) -> bool:
+        return operation_digest(operation_id) in state.applied
+
+    if state.sound:
+        return patch_sound_snapshot(state.snapshot, patch, now=now, known=known)
+    return apply_working_memory_patch(state.snapshot, patch, now=now, known=known)
 
 
 def find_memory_command(state: MemoryState, command: str) -> MemoryCommandFact | None:
     """The newest remembered commit of a command."""
-    for fact in reversed(state.recent):
-        if fact.command == command:
-            return fact
-    return None
+    return state.recent.find(command)
 
 
 def _with_snapshot(state: MemoryState, snapshot: WorkingMemorySnapshot) -> MemoryState:

@@ -6,11 +6,12 @@ Selection keeps it, replay rebuilds it, and both use these functions only.  It h
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from contextbus.core.history import Entry, SourceHistory
+from contextbus.core.recent import Recent
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
     AnyEvent,
@@ -28,8 +29,6 @@ from contextbus_protocol.events import (
 )
 from contextbus_protocol.package import CachePrefixCause
 from contextbus_protocol.values import EstimatorSpec, PlacedEntry, Scope
-
-REMEMBERED_COMMANDS: Final = 256
 
 
 class ChainBrokenError(InvalidTypeError):
@@ -83,7 +82,8 @@ class RunState(msgspec.Struct, frozen=True):
     """A run as of a commit.
 
     ``broken_prefix`` is set once the history that the last request began with was rewritten (D.F.22).
-    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).
+    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).  ``memory_sequence`` is
+    the newest state of the working memory that a step was of: no later step is of an older one.
     """
 
     run: str
@@ -102,9 +102,9 @@ class RunState(msgspec.Struct, frozen=True):
     last_active_task: str | None = None
     refused_task: tuple[str | None, ...] = ()
     refresh_requested: bool = False
+    memory_sequence: int = 0
     inputs: str | None = None
-    recent: tuple[CommandFact, ...] = ()
-    forgotten_commands: bool = False
+    recent: Recent[CommandFact] = Recent()
 
 
 def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> RunState:
@@ -141,13 +141,12 @@ def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> 
             count=state.history.count,
             chain=state.history.chain,
         )
-        recent = (*recent, fact)
+        recent = recent.add(fact)
     return msgspec.structs.replace(
         state,
         sequence=sequence,
         digest=digest,
-        recent=recent[-REMEMBERED_COMMANDS:],
-        forgotten_commands=state.forgotten_commands or len(recent) > REMEMBERED_COMMANDS,
+        recent=recent,
     )
 
 
@@ -257,6 +256,9 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
             entries=entries,
         ),
         broken_prefix=None,
+        memory_sequence=max(
+            state.memory_sequence, 0 if event.working_memory is None else event.working_memory.sequence
+        ),
         passes=event.pass_,
         last_refresh_step=event.step if retrieved else state.last_refresh_step,
         last_active_task=event.active_task_id if retrieved else state.last_active_task,
@@ -284,7 +286,4 @@ def _settle(state: RunState, step: int, *, succeeded: bool) -> RunState:
 
 def find_command(state: RunState, command: str) -> CommandFact | None:
     """The newest remembered commit of a command."""
-    for fact in reversed(state.recent):
-        if fact.command == command:
-            return fact
-    return None
+    return state.recent.find(command)

@@ -39,6 +39,8 @@ def narrow(pinned: Scope, requested: Scope) -> Scope:
     Raises:
         ScopeConflictError: a field is set on both sides to different values; also a ``TypeError``.
     """
+    if requested == pinned:
+        return pinned
     values: dict[str, str] = dict(set_fields(pinned))
     for field, value in set_fields(requested):
         if values.setdefault(field, value) != value:

@@ -31,9 +31,8 @@ def cost_records(
     """Cost of each record in tokens, and how many own counts of each source were ignored (D.K.22, D.M.13)."""
     costs: list[int] = []
     ignored: dict[str, int] = {}
-    for offer, record in zip(offers, records, strict=True):
+    for offer, whole in zip(offers, estimator.texts(records), strict=True):
         claimed: object = offer.candidate.tokens
-        whole = estimator.text(record)
         if claimed is None:
             costs.append(estimator.tokens(whole))
             continue
@@ -68,12 +67,15 @@ def rank_offers(
     order = sorted((index for index, reason in enumerate(reasons) if reason is None), key=ranks.__getitem__)
     for reason in ("ranked", "reallocated"):
         left = dict(allowances) if reason == "ranked" else dict.fromkeys(SOURCE_KINDS, rest)
+        passed: list[int] = []
         for index in order:
             offer, cost = offers[index], costs[index]
-            if reasons[index] is None and cost <= left[offer.kind] and cost <= rest:
+            if cost <= left[offer.kind] and cost <= rest:
                 reasons[index] = "restored" if offer.restored else reason
                 left[offer.kind] -= cost
                 rest -= cost
+            else:
+                passed.append(index)
+        order = passed
     for index in order:
-        if reasons[index] is None:
-            reasons[index] = "over-budget"
+        reasons[index] = "over-budget"

@@ -59,7 +59,8 @@ def take_messages(
     keep = new.keep
     if not 0 <= keep <= history.count:
         raise ConflictError("the run's history is shorter than the client's; read the run again")
-    if (new.base_count, new.base_chain) != (history.count, history.chain):
+    is_older = (new.base_count, new.base_chain) != (history.count, history.chain)
+    if is_older:
         known = _known_prefix(state, keep, facts)
         keep, facts = history.count, facts[known:]
         messages = new.messages[known:]
@@ -70,6 +71,8 @@ def take_messages(
     event = MessagesAppended(start=keep, messages=facts, chain=new.chain, inputs="")
     after = append_messages(after, event)
     if after.history.chain != new.chain:
+        if is_older:  # another client replaced a part that this one thought to be kept
+            raise ConflictError("others changed the run's history; read the run again")
         raise InvalidRequestError("the messages do not give the chain digest that the command names")
     return after, HistoryFact(
         started=RunStarted(scope=scope, estimator=estimator.spec) if state.scope is None else None,

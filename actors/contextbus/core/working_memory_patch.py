@@ -122,7 +122,29 @@ def apply_working_memory_patch(
         InvalidTypeError: patch, snapshot or ``now`` is malformed, or an id that ``generate_id`` made is taken.
     """
     checked = decode_patch(patch)
-    whole = decode_snapshot(snapshot)
+    return _apply(decode_snapshot(snapshot), snapshot, checked, now, generate_id, known)
+
+
+def patch_sound_snapshot(
+    snapshot: WorkingMemorySnapshot, patch: WorkingMemoryPatch, *, now: int, known: Callable[[str], bool]
+) -> PatchResult:
+    """As ``apply_working_memory_patch`` for a snapshot that came of it: what this code made is not checked again.
+
+    Raises:
+        InvalidTypeError: patch or ``now`` is malformed.
+    """
+    return _apply(snapshot, snapshot, decode_patch(patch), now, None, known)
+
+
+def _apply(
+    whole: WorkingMemorySnapshot,
+    snapshot: WorkingMemorySnapshot,
+    checked: WorkingMemoryPatch,
+    now: int,
+    generate_id: Callable[[], str] | None,
+    known: Callable[[str], bool] | None,
+) -> PatchResult:
+    """Apply a checked patch to ``whole``, which is the checked form of ``snapshot``."""
     check_time(now, "now")
     if checked.operation_id in snapshot.operation_ids or (known is not None and known(checked.operation_id)):
         return PatchResult("duplicate", snapshot)

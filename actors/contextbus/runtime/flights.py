@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import types
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
@@ -56,7 +57,13 @@ class Flights:
         fail: Callable[[str, str], AnyMessage],
     ) -> None:
         entry.flights += 1
-        self._spawn(self._fly(actor, entry, work, fail))
+        flight = self._fly(actor, entry, work, fail)
+        try:
+            # Until it waits for the first time, at once: what it sends leaves a turn of the event loop earlier.
+            awaited: object = flight.send(None)
+        except StopIteration:
+            return
+        self._spawn(go_on(flight, awaited))
 
     async def _fly(
         self,
@@ -76,6 +83,26 @@ class Flights:
             entry.flights -= 1
         self._trampoline.put(actor, entry, result)
         self._trampoline.run()
+
+
+async def go_on(started: Coroutine[Any, Any, None], awaited: object) -> None:
+    """Go on with a coroutine that waits for something already; the task that runs this becomes the coroutine's."""
+    await _delegate(started, awaited)
+
+
+@types.coroutine
+def _delegate(started: Coroutine[Any, Any, None], awaited: object) -> Generator[object, object, None]:
+    while True:
+        try:
+            value = yield awaited
+        except BaseException as error:  # what it waited for failed, or it is cancelled: the coroutine decides
+            resume = partial(started.throw, error)
+        else:
+            resume = partial(started.send, value)
+        try:
+            awaited = resume()
+        except StopIteration:
+            return
 
 
 class Alarms:

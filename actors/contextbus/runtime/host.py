@@ -232,15 +232,18 @@ class Host:
 
     def _take_command(self, actor: Actor, frame: Frame) -> None:
         def accept(message: AnyMessage) -> None:
-            self._let_in(actor, actor.commands, routes.fill_reply(message, frame.reply, encoding_of(frame)))
+            filled = routes.fill_reply(message, frame.reply, encoding_of(frame))
+            if "" in routes.addresses(filled):
+                self._inbound.reject(frame, filled.run, "invalid_request", "the message names no reply address")
+            else:
+                self._let_in(actor, actor.commands, filled)
 
         self._inbound.read(frame, accept)
 
     def _take_query(self, source: str, frame: Frame) -> None:
         encoding = encoding_of(frame)
 
-        def accept(message: AnyMessage) -> None:
-            query = routes.fill_reply(message, frame.reply, "msgpack")
+        def accept(query: AnyMessage) -> None:
             if self._inbound.check(source, _QUERIES, query) and isinstance(query, Query):
                 self._sources[source].call(query, partial(self._send, query.reply_to, encoding=encoding))
 

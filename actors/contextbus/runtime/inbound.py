@@ -63,19 +63,29 @@ class Inbound:
         try:
             message = codec.decode_message(frame.data, frame.content_type)
         except InvalidRequestError as error:
-            self._reject(frame, "", error.code, error.message, reject)
+            self.reject(frame, "", error.code, error.message, reject)
             return
         if not isinstance(message, ByReference):
             accept(message)
         elif message.tenant != self._tenant or not is_digest(message.digest) or not _is_name(message.run):
-            self._reject(frame, message.run, "invalid_request", "the reference names no blob of this tenant", reject)
+            self.reject(frame, message.run, "invalid_request", "the reference names no blob of this tenant", reject)
         elif message.size > LONGEST_BLOB:
-            self._reject(frame, message.run, "payload_too_large", f"more than {LONGEST_BLOB} bytes", reject)
+            self.reject(frame, message.run, "payload_too_large", f"more than {LONGEST_BLOB} bytes", reject)
         elif self._fetching >= REFERENCES_AT_ONCE:
-            self._reject(frame, message.run, "busy", "too many large messages at once; send it again later", reject)
+            self.reject(frame, message.run, "busy", "too many large messages at once; send it again later", reject)
         else:
             self._fetching += 1
             self._spawn(self._fetch(frame, message, accept, reject))
+
+    def reject(self, frame: Frame, run: str, code: str, text: str, otherwise: Reject | None = None) -> None:
+        """Tell a frame's reply address, or `otherwise`, that no message came of it."""
+        self._stats.refused += 1
+        _log.warning("frame_refused", code=code, bytes=len(frame.data))
+        if otherwise is not None:
+            otherwise()
+        elif frame.reply and routes.is_address(frame.reply, self._tenant):
+            reply = ErrorReply(run=run, command="", code=code, message=text)
+            self._send(frame.reply, reply, encoding_of(frame))
 
     def check(self, name: str, kinds: frozenset[type], message: AnyMessage) -> bool:
         """Decide whether a message may come in; who sent one that may not is told.
@@ -110,15 +120,6 @@ class Inbound:
         for send in routes.refuse(message, code, text):
             self._send(send.to, send.message, send.encoding)
 
-    def _reject(self, frame: Frame, run: str, code: str, text: str, reject: Reject | None) -> None:
-        self._stats.refused += 1
-        _log.warning("frame_refused", code=code, bytes=len(frame.data))
-        if reject is not None:
-            reject()
-        elif frame.reply and routes.is_address(frame.reply, self._tenant):
-            reply = ErrorReply(run=run, command="", code=code, message=text)
-            self._send(frame.reply, reply, encoding_of(frame))
-
     async def _fetch(self, frame: Frame, reference: ByReference, accept: Accept, reject: Reject | None) -> None:
         run, digest = reference.run, reference.digest
         try:
@@ -126,17 +127,17 @@ class Inbound:
         finally:
             self._fetching -= 1
         if not fetched.blobs:
-            self._reject(
+            self.reject(
                 frame, run, fetched.code or "not_found", "the bytes that the reference names are not there", reject
             )
             return
         try:
             message = codec.decode_message(fetched.blobs[0][1], reference.content_type)
         except ContextBusError as error:
-            self._reject(frame, run, error.code, error.message, reject)
+            self.reject(frame, run, error.code, error.message, reject)
             return
         if isinstance(message, ByReference) or message.run != run:
-            self._reject(frame, run, "invalid_request", "the reference leads to something else", reject)
+            self.reject(frame, run, "invalid_request", "the reference leads to something else", reject)
             return
         accept(message)
 

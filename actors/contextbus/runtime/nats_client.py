@@ -34,6 +34,8 @@ NO_HEADERS: Mapping[str, str] = {}
 PING_SECONDS = 5
 CLOSE_SECONDS = 1.0
 
+_BLANKS = " \t\r\n\v\f"
+
 _log = structlog.get_logger(__name__)
 
 
@@ -240,6 +242,17 @@ class Client(nats.aio.client.Client):
             close: Callable[[], object] = self._transport.close
             with contextlib.suppress(Exception):
                 close()
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """Read headers as nats-py does, but for its look at every single character: half the time of a log's replay."""
+        headers: dict[str, str] = {}
+        for line in raw.decode("utf-8", "replace").split("\r\n"):
+            name, colon, value = line.partition(":")
+            words = name.split()
+            if colon and len(words) == 1 and name.isascii():
+                headers[words[0]] = value.strip(_BLANKS)
+        return headers
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         # Every failure that ends a client comes through here; nats-py may call back much later.

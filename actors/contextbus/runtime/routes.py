@@ -64,14 +64,12 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def fill_reply(message: AnyMessage, reply: str, encoding: ReplyEncoding) -> AnyMessage:
-    """Answer where the frame says if the message names no address, and in the encoding in which it asked."""
+    """Answer a client where the frame says if it names no address, and in the encoding in which it asked."""
     if isinstance(message, Command | Remember | Forget | ListRecords):
         reply_to = message.reply_to or reply
         if encoding != message.reply_as or reply_to is not message.reply_to:
             reply_as: ReplyEncoding = "json" if encoding == "json" else message.reply_as
             return msgspec.structs.replace(message, reply_to=reply_to, reply_as=reply_as)
-    elif isinstance(message, AskItems | Query) and not message.reply_to:
-        return msgspec.structs.replace(message, reply_to=reply)
     return message
 
 

@@ -139,17 +139,19 @@ async def ensure(
     Raises:
         StreamError: JetStream is off, or a stream exists with settings that lose or hide messages.
     """
-    for kind in ("log", "blob", "memory"):
-        await _ensure_one(connection, configure(kind, tenant, replicas), seconds)
+    copies = [
+        await _ensure_one(connection, configure(kind, tenant, replicas), seconds) for kind in ("log", "blob", "memory")
+    ]
     return Streams(
         log=name_stream("log", tenant),
         blob=name_stream("blob", tenant),
         memory=name_stream("memory", tenant),
-        durability="replicated" if replicas > 1 else durability,
+        durability="replicated" if min(copies) > 1 else durability,
     )
 
 
-async def _ensure_one(connection: Connection, wanted: StreamConfig, seconds: float) -> None:
+async def _ensure_one(connection: Connection, wanted: StreamConfig, seconds: float) -> int:
+    """Make a stream where it is missing; gives on how many servers it stores each message."""
     now = asyncio.get_running_loop().time
     deadline = now() + seconds
     # Nobody answers for JetStream where it is off, and in a cluster that elects its leader.
@@ -161,8 +163,7 @@ async def _ensure_one(connection: Connection, wanted: StreamConfig, seconds: flo
             body = msgspec.json.encode(wanted)
             found = await _ask(connection, f"$JS.API.STREAM.CREATE.{wanted.name}", body)
         if found.error is None:
-            _check(found.config, wanted)
-            return
+            return _check(found.config, wanted)
         code = found.error.err_code
         if code in _NO_JETSTREAM and now() > silence:
             raise StreamError("the nats-server keeps no streams: start it with JetStream (`nats-server -js`)")
@@ -185,8 +186,8 @@ async def _ask(connection: Connection, subject: str, body: bytes) -> _Described:
         raise StreamError("the nats-server answered what is not understood: is it 2.11?") from error
 
 
-def _check(found: StreamConfig | None, wanted: StreamConfig) -> None:
-    """Refuse a stream that would drop, overwrite or hide messages."""
+def _check(found: StreamConfig | None, wanted: StreamConfig) -> int:
+    """Refuse a stream that would drop, overwrite or hide messages; gives its number of replicas."""
     if found is None:
         raise StreamError(f"the stream {wanted.name} is not described by the server")
     for field in (
@@ -203,3 +204,4 @@ def _check(found: StreamConfig | None, wanted: StreamConfig) -> None:
                 f"the stream {wanted.name} exists with {field} = {getattr(found, field)!r} where "
                 f"{getattr(wanted, field)!r} is needed: change it with `nats stream edit`"
             )
+    return found.num_replicas

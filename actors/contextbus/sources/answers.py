@@ -12,6 +12,7 @@ from typing import Final, cast
 
 import anyio
 
+from contextbus.core.candidates import check_candidates
 from contextbus.sources.interface import MalformedAnswerError, Source, check_source
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
@@ -124,6 +125,10 @@ def check_answer(answer: object) -> tuple[Candidate, ...]:
     if not isinstance(answer, list | tuple):
         raise MalformedAnswerError("a source must return a list of candidates")
     items = cast("Sequence[object]", answer)
+    checked = check_candidates(items)
+    if checked is not None and all(len(c.record_id) <= LONGEST_ID for c in checked):
+        return checked
+    # Something is unusual: say what, or take what is only unusual.
     return tuple(_check_candidate(item) for item in items)
 
 

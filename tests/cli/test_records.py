@@ -1,0 +1,81 @@
+"""``contextbus remember``, ``forget`` and ``memories``; help and version."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.cli.command import EXAMPLES, ROOT, Command
+
+import contextbus
+
+COMMANDS = (
+    *("compile", "up", "actor", "worker", "remember", "forget", "memories", "runs", "replay", "verify", "doctor"),
+)
+
+
+@pytest.mark.broker
+@pytest.mark.rule("D.K.24")
+def test_records_are_stored_changed_listed_and_forgotten(command: Command) -> None:
+    scope = ("--scope", "user_id=ada")
+    first = command.json("remember", "Prefers an aisle seat.", *scope)
+    changed = command.json("remember", "Prefers a window seat.", "--id", first["id"], *scope)
+    assert (changed["id"], changed["revision"]) == (first["id"], 2)
+    (record,) = command.json("memories", *scope)
+    assert (record["recordId"], record["text"]) == (first["id"], "Prefers a window seat.")
+    assert command.json("memories", "--scope", "user_id=bob") == []
+    result = command("forget", first["id"], *scope)
+    assert "2 revisions" in result.stdout
+    assert "packages" in result.stderr
+    assert command.json("memories", *scope) == []
+
+
+@pytest.mark.broker
+@pytest.mark.rule("D.K.4")
+def test_a_record_of_another_is_not_forgotten(command: Command) -> None:
+    first = command.json("remember", "Prefers an aisle seat.", "--scope", "user_id=ada")
+    assert "no record" in command("forget", first["id"], "--scope", "user_id=bob", code=1).stderr
+    assert len(command.json("memories", "--scope", "user_id=ada")) == 1
+
+
+@pytest.mark.broker
+def test_a_file_is_remembered_once(command: Command) -> None:
+    asked = ("remember", "--file", EXAMPLES / "memories.jsonl", "--scope", "user_id=ada")
+    assert command.lines(*asked) == command.lines(*asked)
+    assert "aisle" not in command("memories", "--scope", "user_id=ada").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("remember", "x"), "--scope"),
+        (("remember", "--scope", "user_id=ada"), "TEXT"),
+        (("remember", "x", "--file", "y", "--scope", "user_id=ada"), "--file"),
+        (("memories",), "--scope"),
+        (("forget", "x"), "--scope"),
+    ],
+)
+def test_nobody_is_no_scope(command: Command, arguments: tuple[str, ...], words: str) -> None:
+    assert words in command(*arguments, code=2).stderr
+    assert not command.data.exists()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(command: Command, name: str) -> None:
+    said = command(name, "--help").stdout
+    assert f"contextbus {name}" in said
+    assert "Example" in said
+    assert "--json" in said
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "contextbus", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'actors'}{os.pathsep}{ROOT / 'protocol'}"},
+    )
+    assert done.stdout.split() == ["contextbus", contextbus.__version__]

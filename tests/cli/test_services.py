@@ -1,0 +1,168 @@
+"""``contextbus up``, ``actor`` and ``worker``: real processes, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.cli.command import EXAMPLES, Command, eventually, is_alive
+
+from contextbus.cli.failures import NoServerError
+from contextbus.cli.options import Place
+from contextbus.cli.serving import ACTORS, open_link, wait_until_served
+from contextbus.runtime.datafolder import DataFolder
+
+pytestmark = pytest.mark.broker
+
+
+def is_unlocked(data: Path) -> bool:
+    folder = DataFolder(data)
+    descriptor = folder.acquire()
+    if descriptor is None:
+        return False
+    folder.release(descriptor)
+    return True
+
+
+def server_pid(data: Path) -> int:
+    endpoint = DataFolder(data).read_endpoint()
+    assert endpoint is not None
+    return endpoint.pid
+
+
+@pytest.mark.timeout(120)
+def test_every_actor_and_worker_as_a_process_of_its_own(command: Command) -> None:
+    """They answer a compile of another process, come back when they die, and end with the first one."""
+    url_file = command.folder / "up.json"
+    with command.running(
+        *("up", "--processes", "--docs", EXAMPLES / "runbooks", "--worker", EXAMPLES / "tickets.py"),
+        *("--url-file", url_file),
+    ) as (process, said):
+        assert json.loads(url_file.read_bytes()) == said
+        assert said["actors"] == list(ACTORS)
+        assert said["sources"] == ["docs", "tickets", "memory"]
+        assert "token" not in json.dumps(said)
+        pids: dict[str, int] = said["processes"]
+        assert set(pids) == {*ACTORS, "docs", "tickets", "memory"}
+        server = server_pid(command.data)
+
+        def compile_remotely(run: str) -> Any:
+            return command.json(
+                *("compile", EXAMPLES / "conversation.json", "--actors", "remote", "--run", run),
+                *("--source", "docs", "--source", "tickets:rag", "--memories", EXAMPLES / "memories.jsonl"),
+                *("--scope", "user_id=local", "-o", command.folder / f"{run}.json"),
+            )
+
+        first = compile_remotely("r1")
+        assert not first["warnings"]
+        assert {s["source"]: s["status"] for s in first["manifest"]["sources"]} == {
+            "memory": "ok",
+            "docs": "ok",
+            "tickets": "ok",
+        }
+        assert first["durability"] == "fsync"
+
+        os.kill(pids["placement"], signal.SIGKILL)
+        assert eventually(lambda: not is_alive(pids["placement"]))
+        anyio.run(wait_for, command.data, ("placement",))
+        assert not compile_remotely("r2")["warnings"]
+        assert all(v["clean"] for v in command.lines("verify", "--all"))
+
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert eventually(lambda: not any(is_alive(pid) for pid in (*pids.values(), server)))
+    assert eventually(lambda: is_unlocked(command.data))
+
+
+async def wait_for(data: Path, names: tuple[str, ...]) -> None:
+    place = Place(data=data, nats=None, tenant="default")
+    async with open_link(place, "test", start=False) as link:
+        assert await wait_until_served(link.connection, names) == ()
+
+
+@pytest.mark.timeout(120)
+def test_children_end_with_a_parent_that_is_killed(command: Command) -> None:
+    with command.running("up", "--processes", "--no-memory") as (process, said):
+        pids = [*said["processes"].values(), server_pid(command.data)]
+        process.kill()
+        process.wait(10)
+    assert eventually(lambda: not any(map(is_alive, pids)))
+    assert eventually(lambda: is_unlocked(command.data))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_one_process_serves_all_and_leaves_nothing(command: Command, number: int, code: int) -> None:
+    with command.running("up", "--worker", EXAMPLES / "tickets.py") as (process, said):
+        assert said["processes"] == {}
+        assert said["sources"] == ["tickets", "memory"]
+        command("remember", "Rolls back with care.", "--scope", "user_id=local")
+        compiled = command.json(
+            *("compile", EXAMPLES / "conversation.json", "--actors", "remote", "--source", "tickets:rag"),
+            *("-o", command.folder / "p.json"),
+        )
+        assert not compiled["warnings"]
+        server = server_pid(command.data)
+        process.send_signal(number)
+        assert process.wait(20) == code
+    assert eventually(lambda: not is_alive(server))
+    assert is_unlocked(command.data)
+
+
+def test_actors_and_workers_join_a_server_that_runs(command: Command) -> None:
+    """Each by a command of its own, as on several machines."""
+    with command.running("up", "--no-memory"):
+        with (
+            command.running("actor", "working-memory") as (_, actor),
+            command.running("worker", "--docs", EXAMPLES / "runbooks", "--id", "runbooks") as (_, docs),
+            command.running("worker", "--memory") as (_, memory),
+        ):
+            assert actor["actors"] == ["working-memory"]
+            assert docs["sources"] == ["runbooks"]
+            assert memory["sources"] == ["memory"]
+            compiled = command.json(
+                *("compile", EXAMPLES / "conversation.json", "--actors", "remote", "--source", "runbooks:rag"),
+                *("-o", command.folder / "p.json"),
+            )
+        assert not compiled["warnings"]
+        assert compiled["tokens"]["rag"] > 0
+        streams = {c["name"]: c["status"] for c in command.json("doctor")["checks"]}
+        assert streams["stream CTX_LOG_default"] == streams["server"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("actor", "selection"), 3, "contextbus up"),
+        (("worker", EXAMPLES / "tickets.py"), 3, "contextbus up"),
+        (("actor", "king"), 2, "selection"),
+        (("worker",), 2, "--docs"),
+        (("worker", "--memory", "--docs", "x", "--id", "y"), 2, "--id"),
+        (("up", "--docs", "nowhere"), 2, "nowhere"),
+        (("up", "--worker", "nowhere.py"), 2, "nowhere.py"),
+        (("up", "--worker", EXAMPLES / "tickets.py", "--worker", EXAMPLES / "tickets.py"), 2, "'tickets'"),
+    ],
+)
+def test_what_cannot_be_served_is_said(command: Command, arguments: tuple[object, ...], code: int, words: str) -> None:
+    assert words in command(*arguments, code=code).stderr
+
+
+def test_remote_actors_that_nobody_runs_are_exit_code_3(command: Command) -> None:
+    asked = ("compile", EXAMPLES / "conversation.json", "--actors", "remote", "--no-memory")
+    assert "no server runs" in command(*asked, code=3).stderr
+    with command.running("up", "--no-memory", "--tenant", "acme") as (process, _):
+        process.send_signal(signal.SIGSTOP)  # its server runs on; its actors do not answer
+        try:
+            assert "nobody runs the actor selection" in command(*asked, code=3).stderr
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+
+async def test_a_folder_without_a_server_is_nothing_to_attach_to(tmp_path: Path) -> None:
+    with pytest.raises(NoServerError):
+        async with open_link(Place(data=tmp_path, nats=None, tenant="default"), "test", start=False):
+            pass

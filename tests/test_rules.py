@@ -1,0 +1,63 @@
+"""The page of rules: every rule in scope has a test, and no test names a rule that is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import rules
+
+
+def test_every_rule_in_scope_has_a_test() -> None:
+    found = rules.collect()
+    assert rules.missing(found) == []
+    assert rules.unknown(found) == []
+
+
+def test_the_sections_have_their_numbers_of_rules() -> None:
+    counts = {section: len(rules.names_of(section)) for section in rules.SECTIONS}
+    assert sum(counts.values()) + 1 == len(rules.known_rules()) == len(set(rules.known_rules()))
+    assert (counts["A"], counts["B"], counts["G"], counts["R"], counts["W"], counts["V1"]) == (10, 21, 33, 15, 9, 8)
+    assert set(rules.known_rules()) >= rules.SCOPE
+
+
+SUITE = """
+import pytest
+pytestmark = pytest.mark.rule("D.A.1")
+
+@pytest.mark.rule("D.B.4", "D.B.5")
+@pytest.mark.parametrize("x", [1])
+def test_one(x): ...
+
+class TestMore:
+    @pytest.mark.rule("D.B.4")
+    async def test_two(self): ...
+
+@pytest.mark.rule("D.Z.1")
+def helper(): ...
+"""
+
+
+def test_markers_are_read_from_the_source(tmp_path: Path) -> None:
+    (tmp_path / "unit").mkdir()
+    (tmp_path / "unit" / "test_it.py").write_text(SUITE, encoding="utf-8")
+    one, two = "unit/test_it.py::test_one", "unit/test_it.py::test_two"
+    assert rules.collect(tmp_path) == {"D.A.1": [one, two], "D.B.4": [one, two], "D.B.5": [one]}
+
+
+def test_a_stale_page_and_a_rule_without_test_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "rules.md"
+    monkeypatch.setattr(rules, "PAGE", page)
+    assert rules.main([]) == 0
+    assert rules.main(["--check"]) == 0
+    assert "| D.B.4 | the smaller of two | tested |" in page.read_text(encoding="utf-8")
+    assert "| D.H.1 | state is JSON | open |" in page.read_text(encoding="utf-8")
+    page.write_text("old", encoding="utf-8")
+    monkeypatch.setattr(rules, "SCOPE", frozenset({"D.H.1"}))
+    assert rules.main(["--check"]) == 1
+    said = capsys.readouterr().out
+    assert "D.H.1: in scope" in said
+    assert "stale" in said
