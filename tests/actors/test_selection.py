@@ -31,6 +31,8 @@ from tests.actors.bench import (
 
 from contextbus.actors.effects import Fetch, Load, Scatter, Send, Store, Timer
 from contextbus.actors.selection import CONFLICTS, LONGEST_QUEUE, Selection
+from contextbus.core.recent import REMEMBERED_COMMANDS
+from contextbus.core.run import find_command
 from contextbus_protocol import codec
 from contextbus_protocol.events import (
     RefreshRequested,
@@ -185,9 +187,9 @@ def test_older_than_the_table_the_step_number_decides() -> None:
     bench = Bench()
     command = step("Hello", number=1)
     bench.compile(command)
-    for number in range(256):
+    for number in range(2 * REMEMBERED_COMMANDS):
         bench.record(ask_refresh(command=f"r{number}"))
-    assert bench.state.fold.forgotten_commands
+    assert find_command(bench.state.fold, "c1") is None
     bench.compile(step("Next", command="later", number=2, after=bench.log.fold))
     assert refusal(bench.open(msgspec.structs.replace(command, attempt=2))) == "stale_step"
 
