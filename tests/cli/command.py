@@ -14,7 +14,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from contextbus.cli import app
+from contextbus.cli.commands import app
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -46,10 +46,9 @@ class Command:
         return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
 
     @contextmanager
-    def running(self, *arguments: object) -> Generator[tuple[subprocess.Popen[str], Any]]:
-        """Run it as a process of its own for as long as the block lasts; gives what it says when it is ready."""
+    def started(self, *arguments: object) -> Generator[subprocess.Popen[str]]:
+        """Run it as a process of its own for as long as the block lasts."""
         words = [str(a) for a in (*arguments, "--json", "--data", self.data)]
-        # As a session of its own, so that whatever it leaves behind can be found by its group.
         process = subprocess.Popen(
             [sys.executable, "-m", "contextbus", *words],
             stdout=subprocess.PIPE,
@@ -57,10 +56,7 @@ class Command:
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'actors'}{os.pathsep}{ROOT / 'protocol'}"},
         )
         try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, f"it ended with exit code {process.wait()}"
-            yield process, json.loads(line)
+            yield process
         finally:
             if process.poll() is None:
                 process.terminate()
@@ -68,8 +64,18 @@ class Command:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+
+    @contextmanager
+    def running(self, *arguments: object) -> Generator[tuple[subprocess.Popen[str], Any]]:
+        """Run a service for as long as the block lasts; gives what it says when it is ready."""
+        with self.started(*arguments) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"it ended with exit code {process.wait()}"
+            yield process, json.loads(line)
 
 
 def is_alive(pid: int) -> bool:

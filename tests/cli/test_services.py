@@ -95,6 +95,25 @@ def test_children_end_with_a_parent_that_is_killed(command: Command) -> None:
     assert eventually(lambda: is_unlocked(command.data))
 
 
+def test_ctrl_c_ends_a_step_in_the_middle(command: Command) -> None:
+    slow, begun = command.folder / "slow.py", command.folder / "begun"
+    slow.write_text(
+        "import asyncio, pathlib\nfrom contextbus.client import source\n"
+        "@source(id='slow', kind='rag')\nasync def slow(query):\n"
+        f"    pathlib.Path({str(begun)!r}).touch()\n    await asyncio.sleep(4)\n",
+        encoding="utf-8",
+    )
+    with command.started("compile", EXAMPLES / "conversation.json", "--worker", slow) as process:
+        assert eventually(begun.exists)
+        server = server_pid(command.data)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
+    assert eventually(lambda: not is_alive(server))
+    assert is_unlocked(command.data)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_one_process_serves_all_and_leaves_nothing(command: Command, number: int, code: int) -> None:
     with command.running("up", "--worker", EXAMPLES / "tickets.py") as (process, said):

@@ -74,9 +74,11 @@ def test_a_command_is_remembered_with_the_ids_that_it_added() -> None:
     assert fact is not None
     assert fact.ids == ("observations-1-0",)
     assert find_memory_command(state, "other") is None
-    for number in range(256):
+    for number in range(600):
         state = commit_to_memory(state, RefreshRequested(), command=f"n{number}")
-    assert find_memory_command(state, "patch") is None
+        assert (find_memory_command(state, "patch") is None) == state.recent.forgotten
+        assert number >= 255 or not state.recent.forgotten
+    assert state.recent.forgotten
 
 
 def test_the_digest_is_over_the_bytes_of_the_snapshot() -> None:

@@ -160,7 +160,8 @@ def _result(spec: SourceSpec, message: Offered | Failed, limit: int) -> SourceRe
             origin_code=message.origin_code,
             origin_type=message.origin_type,
         )
-    result = SourceResult(spec.id, spec.kind, SourceStatus.OK, message.candidates, spec.required)
+    # An empty answer of this process is a tuple of its own, which would be stored other than one off the bus.
+    result = SourceResult(spec.id, spec.kind, SourceStatus.OK, message.candidates or (), spec.required)
     try:
         result = cut_result(result, limit)
         validate_candidates(result.candidates)

@@ -6,12 +6,17 @@ can be reached; 130 ended by Ctrl-C.  Results go to standard output, everything 
 
 from __future__ import annotations
 
-from contextbus.cli.commands import app
+import sys
 
 
 def main() -> None:
     """Run the command line of this process; the entry point."""
+    try:
+        # Loading takes most of a second, in which Ctrl-C may come already.
+        from contextbus.cli.commands import app  # noqa: PLC0415
+    except KeyboardInterrupt:
+        sys.exit(130)
     app(prog_name="contextbus")
 
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

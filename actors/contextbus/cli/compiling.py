@@ -256,7 +256,7 @@ async def _open(settings: Settings) -> AsyncGenerator[tuple[ContextBus, tuple[So
             stack.push_async_callback(docs.aclose)
             own.append(docs)
         for path in settings.workers:
-            own += load_sources(path)
+            own += await anyio.to_thread.run_sync(load_sources, path)
         tokenizers = (settings.estimator.name,) if settings.estimator.kind == "tokenizer" else ()
         bus = await stack.enter_async_context(
             client.open(

@@ -25,12 +25,13 @@ from contextbus.cli.serving import Link, open_link
 from contextbus.runtime import embedded
 from contextbus.runtime.connection_errors import DisconnectedError, NoRespondersError
 from contextbus.runtime.server_binary import OLDEST, ServerNotFoundError, find_server
-from contextbus.runtime.streams import name_stream
+from contextbus.runtime.streams import KINDS, name_stream
 from contextbus.runtime.tokenizers import TOKENIZER_NAMES, load_tokenizers
 from contextbus_protocol import subjects
 
 Status = Literal["ok", "note", "missing"]
 
+LOOK_SECONDS: Final = 2.0
 _OLDEST_PYTHON: Final = (3, 11)
 _DOCTOR: Final = """Examples:
 
@@ -154,7 +155,8 @@ async def _look_at_server(place: options.Place) -> list[Check]:
     """The server that is used; where none runs yet, one on a folder of its own shows that it would."""
     try:
         if place.nats is not None or await embedded.attach(place.data) is not None:
-            async with open_link(place, "contextbus-doctor", start=False) as link:
+            # The users of a cluster that only ask have no right to look at the records.
+            async with open_link(place, "contextbus-doctor", start=False, kinds=("log", "blob")) as link:
                 return [Check("server", "ok", f"reached at {link.url}"), *await _look_at_streams(link)]
         with tempfile.TemporaryDirectory(prefix="contextbus-doctor-") as folder:
             trial = options.Place(data=Path(folder) / "data", nats=None, tenant=place.tenant)
@@ -170,13 +172,13 @@ async def _look_at_server(place: options.Place) -> list[Check]:
 
 async def _look_at_streams(link: Link) -> list[Check]:
     checks = [Check("jetstream", "ok", "the server keeps streams")]
-    for kind in ("log", "blob", "memory"):
+    for kind in KINDS:
         name = name_stream(kind, subjects.encode_name(link.tenant))
         try:
-            reply = await link.connection.request(f"$JS.API.STREAM.INFO.{name}", b"", 5.0)
+            reply = await link.connection.request(f"$JS.API.STREAM.INFO.{name}", b"", LOOK_SECONDS)
             described = msgspec.json.decode(reply.data, type=_Described)
         except (NoRespondersError, DisconnectedError, TimeoutError, msgspec.DecodeError) as exc:
-            fix = "allow this user the subject $JS.API.STREAM.INFO.*"
+            fix = f"to see it, allow this user the subject $JS.API.STREAM.INFO.{name}"
             checks.append(Check(f"stream {name}", "note", f"not described: {type(exc).__name__}", fix))
             continue
         state, config = described.state or _State(), described.config or _Config()

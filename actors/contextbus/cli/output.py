@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Final, TextIO
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
+PIPE_COLUMNS: Final = 120
+
 
 def stdout() -> Console:
     """The console of results."""
-    return Console(file=sys.stdout, highlight=False, emoji=False)
+    return _console(sys.stdout)
 
 
 def stderr() -> Console:
     """The console of progress, notes and errors."""
-    return Console(file=sys.stderr, highlight=False, emoji=False)
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    # A pipe has no width; 80 columns would fold what a file or a pager can show.
+    width = None if file.isatty() or os.environ.get("COLUMNS") else PIPE_COLUMNS
+    return Console(file=file, highlight=False, emoji=False, width=width)
 
 
 def print_json(value: object) -> None:

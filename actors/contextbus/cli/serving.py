@@ -58,7 +58,13 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def open_link(
-    place: Place, name: str, *, start: bool, durability: Durability = "fsync", label: str | None = None
+    place: Place,
+    name: str,
+    *,
+    start: bool,
+    durability: Durability = "fsync",
+    label: str | None = None,
+    kinds: Sequence[streams.Kind] = streams.KINDS,
 ) -> AsyncGenerator[Link]:
     """Connect to the server of a place, and make the tenant's streams where they are missing.
 
@@ -68,6 +74,7 @@ async def open_link(
         start: start the embedded server if none runs on the data folder; else one must run.
         durability: for an embedded server that is started.
         label: what an acknowledgement rests on, where the server is not ours to know.
+        kinds: which streams are needed.
 
     Raises:
         NoServerError: no server runs on the data folder.
@@ -89,7 +96,7 @@ async def open_link(
             connection = await stack.enter_async_context(
                 connect(url, token=server.token, tenant=tenant, name=name, locate=server.locate, lost=server.lost)
             )
-        made = await streams.ensure(connection, tenant, replicas=place.replicas, durability=kept)
+        made = await streams.ensure(connection, tenant, replicas=place.replicas, durability=kept, kinds=kinds)
         journal = JetStreamJournal(connection)
         stack.callback(journal.close)
         yield Link(

@@ -80,7 +80,14 @@ async def open_bus(
             bus, journal, rests_on = MemoryBroker().bus(), MemoryJournal(), "memory"
         else:
             bus, journal, rests_on, url = await _connect(
-                stack, url, tenant, Path(folder), durability=durability, token=token, replicas=replicas
+                stack,
+                url,
+                tenant,
+                Path(folder),
+                durability=durability,
+                token=token,
+                replicas=replicas,
+                kinds=streams.KINDS if actors == "local" else ("log", "blob"),
             )
         counters = await anyio.to_thread.run_sync(load_tokenizers, tuple(tokenizers))
         for name, reason in counters.absent.items():
@@ -148,6 +155,7 @@ async def _connect(
     durability: Durability,
     token: str | None,
     replicas: int,
+    kinds: Sequence[streams.Kind],
 ) -> tuple[Bus, Journal, str, str]:
     """Connect to a server, embedded where no URL is given; make the tenant's streams where they are missing."""
     encoded = subjects.encode_name(tenant)
@@ -160,7 +168,7 @@ async def _connect(
     else:
         kept = "unknown"
         client = await stack.enter_async_context(connection.connect(url, token=token, tenant=encoded))
-    made = await streams.ensure(client, encoded, replicas=replicas, durability=kept)
+    made = await streams.ensure(client, encoded, replicas=replicas, durability=kept, kinds=kinds)
     journal = JetStreamJournal(client)
     stack.callback(journal.close)
     return NatsBus(client), journal, made.durability, url

@@ -321,6 +321,7 @@ def first_difference(expected: object, got: object) -> tuple[str, str, str]:
 
 
 def _first_difference(one: object, other: object, path: str) -> tuple[str, str, str] | None:
+    same = one == other and type(one) is type(other)  # of leaves: 1, 1.0 and True are equal
     if isinstance(one, dict) and isinstance(other, dict):
         left, right = cast("dict[str, object]", one), cast("dict[str, object]", other)
         for key in sorted({*left, *right}):
@@ -337,4 +338,4 @@ def _first_difference(one: object, other: object, path: str) -> tuple[str, str, 
             if found:
                 return found
         return None
-    return None if one == other and type(one) is type(other) else (path, f"{one!s}", f"{other!s}")
+    return None if same else (path, f"{one!s}", f"{other!s}")

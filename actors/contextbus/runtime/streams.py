@@ -7,6 +7,7 @@ where the server's permissions cannot see it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -18,6 +19,7 @@ from contextbus.runtime.jetstream_api import Failure
 from contextbus.runtime.journal import DUPLICATE_WINDOW_SECONDS, Code
 
 Kind = Literal["log", "blob", "memory"]
+KINDS: tuple[Kind, ...] = ("log", "blob", "memory")
 
 API_SECONDS = 5.0
 SILENCE_SECONDS = 1.0
@@ -125,6 +127,7 @@ async def ensure(
     *,
     replicas: int = 1,
     durability: str = "unknown",
+    kinds: Sequence[Kind] = KINDS,
     seconds: float = 30.0,
 ) -> Streams:
     """Make the streams of a tenant where they are missing; existing ones that fit are left alone.
@@ -134,14 +137,13 @@ async def ensure(
         tenant: The tenant, encoded as it stands in subjects.
         replicas: On how many servers each message is stored.
         durability: What the server does before it acknowledges: `fsync`, `interval` or `unknown`.
+        kinds: Which streams are needed; who only asks others has no right to look at the records.
         seconds: How long to wait for a cluster that has no leader yet.
 
     Raises:
         StreamError: JetStream is off, or a stream exists with settings that lose or hide messages.
     """
-    copies = [
-        await _ensure_one(connection, configure(kind, tenant, replicas), seconds) for kind in ("log", "blob", "memory")
-    ]
+    copies = [await _ensure_one(connection, configure(kind, tenant, replicas), seconds) for kind in kinds]
     return Streams(
         log=name_stream("log", tenant),
         blob=name_stream("blob", tenant),
