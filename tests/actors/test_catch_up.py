@@ -102,17 +102,20 @@ def test_silence_ends_and_progress_counts_anew() -> None:
     assert isinstance(catch_up.advance(state, Unanswered())[1], Wait)
 
 
+def last_read(count: int) -> LastRead:
+    return LastRead(3 * count, records(count)[-1][1])
+
+
+def page(first: int, last: int, more: bool) -> PageRead:
+    return PageRead(tuple(records(5)[min(first, last) : max(first, last)]), more)
+
+
 OUTCOMES = st.one_of(
     st.just(Unanswered()),
     st.just(Waited()),
-    st.builds(lambda n: LastRead(3 * n, records(n)[-1][1]), st.integers(1, 4)),
+    st.integers(1, 4).map(last_read),
     st.just(LastRead()),
-    st.builds(
-        lambda a, b, m: PageRead(tuple(records(5)[min(a, b) : max(a, b)]), m),
-        st.integers(0, 5),
-        st.integers(0, 5),
-        st.booleans(),
-    ),
+    st.builds(page, st.integers(0, 5), st.integers(0, 5), st.booleans()),
 )
 
 

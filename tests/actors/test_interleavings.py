@@ -56,7 +56,7 @@ from contextbus_protocol.values import Scope
 
 CODES = {e.code for e in ERRORS} - {"internal"}
 TURNS = st.lists(st.integers(0, 10**6), min_size=20, max_size=80)
-ROOMY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROOMY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Chaos:
@@ -107,8 +107,9 @@ class Chaos:
             Failed(run=RUN, token=token, source="stranger", code="busy"),
             Elapsed(run=RUN, token=token + "#half"),
             Elapsed(run=RUN, token=token + "#end"),
-            (self.log.commits and self._committed(number, token)) or Elapsed(run=RUN, token="x"),
         ]
+        if self.log.commits:
+            makes.append(self._committed(number, token))
         return makes[number % len(makes)]
 
     def _committed(self, number: int, token: str) -> Committed:

@@ -111,14 +111,14 @@ def test_the_same_request_again_while_its_commit_is_under_way_changes_nothing() 
 @pytest.mark.parametrize(
     "outcome",
     [
-        lambda token: Conflicted(run=RUN, token=token, part="run"),
-        lambda token: Unstored(run=RUN, token=token, part="run", code="limit", message="text"),
+        Conflicted(run=RUN, token="", part="run"),
+        Unstored(run=RUN, token="", part="run", code="limit", message="text"),
     ],
 )
-def test_what_came_of_it_goes_to_selection_alone(outcome: Any) -> None:
+def test_what_came_of_it_goes_to_selection_alone(outcome: Conflicted | Unstored) -> None:
     actor = Actor(Placement())
     store = only(actor.tell(placed()), Store)
-    message = outcome(store.token)
+    message = msgspec.structs.replace(outcome, token=store.token)
     assert actor.tell(message) == (Send(INBOX, message),)
     assert actor.idle
     assert actor.tell(message) == ()

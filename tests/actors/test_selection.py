@@ -29,8 +29,11 @@ from tests.actors.bench import (
     step,
 )
 
-from contextbus.actors.effects import Fetch, Load, Scatter, Send, Store, Timer
+from contextbus.actors.effects import Effects, Fetch, Load, Scatter, Send, Store, Timer
 from contextbus.actors.selection import CONFLICTS, LONGEST_QUEUE, Selection
+from contextbus.core.recent import REMEMBERED_COMMANDS
+from contextbus.core.run import find_command
+from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol import codec
 from contextbus_protocol.events import (
     RefreshRequested,
@@ -185,9 +188,9 @@ def test_older_than_the_table_the_step_number_decides() -> None:
     bench = Bench()
     command = step("Hello", number=1)
     bench.compile(command)
-    for number in range(256 + 32):
+    for number in range(2 * REMEMBERED_COMMANDS):
         bench.record(ask_refresh(command=f"r{number}"))
-    assert bench.state.fold.recent.forgotten
+    assert find_command(bench.state.fold, "c1") is None
     bench.compile(step("Next", command="later", number=2, after=bench.log.fold))
     assert refusal(bench.open(msgspec.structs.replace(command, attempt=2))) == "stale_step"
 
@@ -381,6 +384,26 @@ def test_unknown_events_of_the_log_are_skipped() -> None:
     answers = bench.record(ask_refresh())
     assert sent(answers, Recorded, CLIENT).sequence == bench.log.last[0]
     assert codec.decode_commit(codec.encode_commit(bench.log.commits[0][2])) == bench.log.commits[0][2]
+
+
+def test_a_working_memory_older_than_one_that_a_step_used_is_asked_for_once_more() -> None:
+    bench = Bench()
+    snapshot = create_working_memory(scope="acme", now=1, goal="Ship it.")
+
+    def items(effects: Effects, sequence: int) -> ItemsOffered:
+        token = sent(effects, AskItems).token
+        return ItemsOffered(run=RUN, token=token, sequence=sequence, digest="sha256:x", snapshot=snapshot)
+
+    effects = bench.tell(step("Hello"))
+    bench.tell(bench.log.load(only(effects, Load)))
+    bench.commit(bench.tell(items(effects, 9)))
+    effects = bench.tell(step("More", command="c2", after=bench.log.fold))
+    assert sent(effects, AskItems).seen == 9
+    again = bench.tell(items(effects, 3))
+    assert sent(again, AskItems).seen == 9
+    place = sent(bench.tell(items(again, 9)), Place)
+    assert place.working_memory is not None
+    assert place.working_memory.used.sequence == 9
 
 
 # -- what comes late, twice, or from elsewhere

@@ -14,6 +14,7 @@ import pytest
 from contextbus.actors import append, settle
 from contextbus.actors.effects import Store
 from contextbus.actors.placement import Placement
+from contextbus.core.handle import RunHandle
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.messages import Committed
 from tests.simulation.run import simulate
@@ -98,9 +99,19 @@ def answer_before_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Placement, "decide", decide)
 
 
+def build_on_unread_messages(patch: pytest.MonkeyPatch) -> None:
+    """A client takes the log's history for its base although it has not read it."""
+
+    def acknowledge(self: RunHandle, sequence: int, count: int, chain: str) -> RunHandle:
+        kept = count if count <= self.history.count and self.history.keep(count).chain == chain else 0
+        return msgspec.structs.replace(self, base_count=count, base_chain=chain, kept=kept, seen=sequence)
+
+    patch.setattr(RunHandle, "acknowledge", acknowledge)
+
+
 @pytest.mark.parametrize(
     "plant",
-    [forget_commands, trust_refusals, commit_before_blobs, answer_before_commit],
+    [forget_commands, trust_refusals, commit_before_blobs, answer_before_commit, build_on_unread_messages],
 )
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

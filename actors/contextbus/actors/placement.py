@@ -18,6 +18,7 @@ from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.package_bytes import encode_package
 from contextbus.core.step import POLICY
 from contextbus_protocol import blobs, codec, digests
+from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import ContextBusError, InvalidTypeError, error_of
 from contextbus_protocol.events import (
     AnyEvent,
@@ -44,7 +45,7 @@ from contextbus_protocol.messages import (
     StepCompiled,
     Unstored,
 )
-from contextbus_protocol.package import Decision, Package
+from contextbus_protocol.package import BlockPlacement, Decision, Package
 from contextbus_protocol.subjects import ActorName
 
 LARGEST_FACTS: Final = 128 * 1024
@@ -234,7 +235,9 @@ def compile_event(
         stored += ((facts, all_entries),)
         entries = tuple(e for e in entries if e.selected)
     manifest = package.manifest
-    messages = [(block.placement, message) for block in package.blocks for message in block.messages]
+    messages: list[tuple[BlockPlacement, ChatMessage]] = [
+        (block.placement, message) for block in package.blocks for message in block.messages
+    ]
     memory = message.working_memory
     event = StepCompiledEvent(
         step=manifest.step,

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from contextbus.actors import gather, recorded, settle
-from contextbus.actors.effects import Cancel, Effects, Fetch, Load, Scatter, Send, Timer
+from contextbus.actors.effects import Cancel, Effects, Fetch, Scatter, Send, Timer
 from contextbus.actors.flight import (
     DEADLINE,
     Flight,
@@ -38,7 +38,6 @@ from contextbus_protocol.errors import (
 from contextbus_protocol.messages import (
     AnyMessage,
     AppendMessages,
-    AskItems,
     CancelCommand,
     Committed,
     CompileStep,
@@ -146,7 +145,7 @@ class Selection:
         flight = Flight(command, token, loading=loading)
         state = replace(state, flight=flight, serial=state.serial + 1)
         if loading:
-            effects += (self._load(state.fold, token, command.seen),)
+            effects += (settle.load_of(state.fold, token, command.seen),)
         if isinstance(command, CompileStep):
             effects += (self._ask_items(state, command, token),)
         if loading:
@@ -154,18 +153,7 @@ class Selection:
         return self._proceed(state, flight, effects)
 
     def _ask_items(self, state: SelectionState, command: CompileStep, token: str) -> Send:
-        ask = AskItems(
-            run=command.run,
-            tenant=self._tenant,
-            token=token,
-            reply_to=self._inbox,
-            seen=max(command.seen_memory, state.fold.memory_sequence),
-            load=command.attempt > 1,
-        )
-        return Send(self._working_memory, ask)
-
-    def _load(self, fold: RunState, token: str, at_least: int) -> Load:
-        return Load(fold.run, "run", fold.sequence, token, at_least)
+        return Send(self._working_memory, settle.ask_of(state.fold, command, token, self._tenant, self._inbox))
 
     # -- answers
 
@@ -206,7 +194,7 @@ class Selection:
             return self._fail(replace(state, fold=RunState(state.fold.run), loaded=False), flight, exc)
         if flight.conflicts > 1 and fold.sequence == message.after > 0:
             # others commit and the log ends here: it was erased and begun again
-            return replace(state, fold=RunState(fold.run)), (self._load(RunState(fold.run), flight.token, 0),)
+            return replace(state, fold=RunState(fold.run)), (settle.load_of(RunState(fold.run), flight.token, 0),)
         flight = replace(flight, loading=False)
         state = replace(state, fold=fold, loaded=True, flight=flight)
         return self._proceed(state, flight, ())
@@ -362,7 +350,7 @@ class Selection:
             error = ConflictError("others changed the run faster than this command could be decided")
             return self._fail(replace(state, loaded=False), flight, error)
         flight = replace(flight, phase="open", loading=True, conflicts=flight.conflicts + 1)
-        load = self._load(state.fold, flight.token, state.fold.sequence + 1)
+        load = settle.load_of(state.fold, flight.token, state.fold.sequence + 1)
         return replace(state, flight=flight), (load,)
 
     def _answer_stored(self, state: SelectionState, flight: Flight, found: CommandFact, effects: Effects) -> Step:

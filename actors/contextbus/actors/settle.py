@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from contextbus.actors import gather
+from contextbus.actors.effects import Load
 from contextbus.actors.flight import Flight, Prepared, RunCommand, digest_command
 from contextbus.actors.recorded import Tokenizers, estimator_of, head_of
 from contextbus.core.budget import require_count, validate_budget
@@ -20,6 +21,7 @@ from contextbus_protocol import blobs
 from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, StaleStepError
 from contextbus_protocol.events import WorkingMemoryUsed
 from contextbus_protocol.messages import (
+    AskItems,
     CompileStep,
     Place,
     Recorded,
@@ -29,6 +31,23 @@ from contextbus_protocol.messages import (
 from contextbus_protocol.values import SourceResult
 
 replace = msgspec.structs.replace
+
+
+def load_of(fold: RunState, token: str, at_least: int) -> Load:
+    """A read of what the log holds behind the fold."""
+    return Load(fold.run, "run", fold.sequence, token, at_least)
+
+
+def ask_of(fold: RunState, command: CompileStep, token: str, tenant: str, inbox: str) -> AskItems:
+    """The question for working memory: not older than what the client or any step of the run has seen."""
+    return AskItems(
+        run=command.run,
+        tenant=tenant,
+        token=token,
+        reply_to=inbox,
+        seen=max(command.seen_memory, fold.memory_sequence),
+        load=command.attempt > 1,
+    )
 
 
 def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
