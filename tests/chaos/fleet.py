@@ -1,5 +1,8 @@
 """Actors and workers as processes of their own, over the nats-server of one data folder."""
 
+# pyright: reportUnknownMemberType=false
+# nats-py is only partly annotated.
+
 from __future__ import annotations
 
 import json
@@ -10,7 +13,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -124,7 +127,7 @@ async def _missing(client: Client, wanted: Counter[str]) -> Counter[str]:
 
 
 @contextmanager
-def fleet(folder: Path) -> Iterator[Fleet]:
+def fleet(folder: Path) -> Generator[Fleet]:
     """A fleet that ends with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     ships = Fleet(folder)

@@ -20,6 +20,8 @@ VARIATIONS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("local", "3", "0", {}),
 )
 
+NO_DELAYS: dict[str, str] = {}
+
 
 def run_scenario(mode: str, folder: Path, seed: str, clock: str, more: dict[str, str]) -> list[str]:
     """The packages of one run of the scenario in a process of its own."""
@@ -64,5 +66,5 @@ async def test_same_bytes_with_every_actor_in_a_process_of_its_own(expected: lis
                 ships.start_worker(name, (name,), PYTHONHASHSEED=str(number))
             await ships.wait_ready(*ACTORS, "notes", "manual", "chats", "tickets")
 
-            texts = await anyio.to_thread.run_sync(run_scenario, "remote", tmp_path, "7", "5000", {})
+            texts = await anyio.to_thread.run_sync(run_scenario, "remote", tmp_path, "7", "5000", NO_DELAYS)
     assert texts == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import contextbus.client as contextbus
 from contextbus.core.run import RunState
@@ -55,6 +56,11 @@ async def bus_with(*sources: Scripted) -> AsyncGenerator[contextbus.ContextBus]:
 async def state_of(bus: contextbus.ContextBus, run: contextbus.Run) -> RunState:
     """The run as its log says."""
     return replay_run(await bus.log(run.id))
+
+
+def sent(step: contextbus.CompiledStep) -> list[dict[str, Any]]:
+    """The messages of the step's request as plain dicts."""
+    return cast("list[dict[str, Any]]", step.payload("openai").copy()["messages"])
 
 
 def text_of(block: Block) -> str:

@@ -1,5 +1,8 @@
 """Bad input over a real nats-server: a clear error or the documented outcome each, and no actor is lost."""
 
+# pyright: reportUnknownMemberType=false
+# nats-py is only partly annotated.
+
 from __future__ import annotations
 
 import json

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.client.scripted import CHARACTERS, MODEL, SCOPE, Scripted, bus_with, state_of, text_in, text_of
+from tests.client.scripted import CHARACTERS, MODEL, SCOPE, Scripted, bus_with, sent, state_of, text_in, text_of
 
 import contextbus.client as contextbus
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.package import BlockPlacement
-from contextbus_protocol.values import Model, Provenance
+from contextbus_protocol.values import SOURCE_KINDS, Model, Provenance
 
 QUESTION = "How do I deploy?"
 CI = contextbus.candidate("0", "Deploys need a green CI run.", 0.9)
@@ -76,7 +76,7 @@ async def test_example_1() -> None:
 
 @pytest.mark.rule("D.A.1", "D.B.9")
 async def test_four_kinds_of_material_share_one_budget() -> None:
-    kinds = ("memory", "rag", "transcript", "skills")
+    kinds = SOURCE_KINDS
     sources = [Scripted([contextbus.candidate("r", f"text of {k}", 0.5)], id=k, kind=k) for k in kinds]
     async with bus_with(*sources) as bus:
         run = await bus.run(scope=SCOPE, sources=list(kinds), estimator=CHARACTERS)
@@ -122,9 +122,8 @@ async def test_example_2() -> None:
         assert (step.blocks, step.manifest.cache_prefix_changed) == ((), False)
         state = await state_of(bus, run)
         assert (state.passes, state.last_refresh_step) == (2, 2)
-        body = step.payload("openai").body
-        assert [m["role"] for m in body["messages"]] == ["user", "user", "assistant", "assistant"]
-        assert body["messages"][1]["content"] == text_in(block[0])
+        assert [m["role"] for m in sent(step)] == ["user", "user", "assistant", "assistant"]
+        assert sent(step)[1]["content"] == text_in(block[0])
         assert (await bus.verify("run-2")).steps == 3
 
 

@@ -18,6 +18,7 @@ from contextbus_protocol.messages import (
     AnyCommand,
     AnyMessage,
     AppendMessages,
+    CancelCommand,
     CompileStep,
     CreateWorkingMemory,
     ErrorReply,
@@ -70,6 +71,8 @@ class Client:
         self.handle = RunHandle()
         self.acknowledged: list[Acknowledged] = []
         self.recorded: list[Recorded] = []
+        self.rewrites: set[str] = set()
+        self.revision = 0
         self.patched: list[tuple[str, int]] = []
         self.errors: dict[str, int] = {}
         self.compiled: StepCompiled | None = None
@@ -79,6 +82,10 @@ class Client:
         self._serial = 0
         self._wake = 0
         self._words = 0
+        self._step_seen = 0
+        self._rewriting = False
+        self._last: CompileStep | None = None
+        self._expected: type[AnyMessage] | None = None
         world.receivers[name] = self
 
     def start(self) -> None:
@@ -105,13 +112,25 @@ class Client:
             self._ask(self._patch(), "working-memory")
         elif draw < 0.82 and self.handle.seen:
             self._ask(RequestRefresh(**self._head()), "selection")
-        elif draw < 0.86:
+        elif draw < 0.84 and self._last is not None:
+            self._ask(self._used_again(self._last), "selection")
+        elif draw < 0.88:
             self.handle = self.handle.append((assistant(self._text()),))
             append = AppendMessages(**self._head(), scope=self._scope(), history=self.handle.new_messages())
             self._ask(append, "selection")
         else:
             self.left -= 1
-            self._ask(self._step(), "selection")
+            self._last = self._step()
+            self._ask(self._last, "selection")
+
+    def _used_again(self, last: CompileStep) -> CompileStep:
+        """The last step's command once more: as it was, or its id for something else."""
+        again = msgspec.structs.replace(last, seen=self.handle.seen, seen_memory=self.handle.seen_memory)
+        if self._random.random() < 0.5:
+            return again
+        return msgspec.structs.replace(
+            again, user_text=last.user_text + " and more", history=self.handle.new_messages()
+        )
 
     def _head(self) -> CommandHead:
         return CommandHead(
@@ -151,6 +170,7 @@ class Client:
         draw = self._random.random()
         if draw < 0.06 and self.handle.history.count > 2:
             kept = [e.message for e in self.handle.history[: self.handle.history.count - 2]]
+            self._rewriting = True
             rewritten = [m for m in kept if m is not None] + [user(self._text())]
             self.handle = self.handle.hand_over(rewritten)
         else:
@@ -166,7 +186,14 @@ class Client:
                 refresh=RefreshOptions(min_steps=2, max_passes=30, candidates_per_source=6),
             ),
             refresh=self._random.random() < 0.3,
+            step=self._number(),
         )
+
+    def _number(self) -> int | None:
+        """The number that a client may give its step: none, the next, the same, one that is over, one further on."""
+        if self._random.random() < 0.6:
+            return None
+        return max(0, self._step_seen + self._random.choice((-1, 0, 1, 1, 1, 2)))
 
     def _report(self, compiled: StepCompiled) -> ReportStep:
         self.compiled = None
@@ -202,7 +229,7 @@ class Client:
         operation = self._random.choice(choices)
         patch = WorkingMemoryPatch(
             operation_id=head["command"],
-            expected_revision=len(self.patched),
+            expected_revision=self.revision,
             writer="host",
             operations=(operation,),
         )
@@ -212,7 +239,28 @@ class Client:
 
     def _ask(self, command: AnyCommand, actor: subjects.ActorName) -> None:
         self._actor: subjects.ActorName = actor
+        match command:
+            case CompileStep():
+                self._expected = StepCompiled
+            case CreateWorkingMemory() | PatchWorkingMemory():
+                self._expected = WorkingMemoryState
+            case _:
+                self._expected = Recorded
+        if self._rewriting:
+            self.rewrites.add(command.command)
         self._operate(*retry.begin(command))
+        if self._random.random() < 0.05:
+            self.world.at(self._random.random() * 0.02, lambda: self._cancel(command))
+
+    def _cancel(self, command: AnyCommand) -> None:
+        """Give a command up and go on; what is committed stays (D.W.5)."""
+        if self._asking is None or self._asking.command.command != command.command:
+            return
+        self._asking = None
+        cancel = CancelCommand(run=self.run, tenant=TENANT, command=command.command)
+        self.world.send(subjects.command(self._actor, TENANT), cancel)
+        self._read_again()
+        self.world.at(self._random.random() * 0.01, self._next)
 
     def receive(self, message: AnyMessage) -> None:
         """Take an answer; one of an earlier command changes nothing."""
@@ -246,10 +294,15 @@ class Client:
         self.world.at(seconds, silent)
 
     def _settle(self, answer: AnyMessage) -> None:
+        expected = self._expected
+        assert expected is not None
+        assert isinstance(answer, ErrorReply | expected), f"{type(answer).__name__} for a {expected.__name__}"
+        assert not isinstance(answer, ErrorReply) or answer.code != "internal", answer.message
         match answer:
             case StepCompiled():
                 self.handle = self.handle.acknowledge(answer.sequence, answer.count, answer.chain)
                 self.compiled = answer
+                self._step_seen = answer.step
                 self.acknowledged.append(
                     Acknowledged(
                         answer.command,
@@ -268,18 +321,19 @@ class Client:
                 revision = 0 if answer.snapshot is None else answer.snapshot.revision
                 if answer.status == "applied":
                     self.patched.append((answer.command, answer.sequence))
-                while len(self.patched) < revision:
-                    self.patched.append(("", 0))
+                self.revision = revision
             case ErrorReply():
                 self.errors[answer.code] = self.errors.get(answer.code, 0) + 1
                 if answer.code in {"conflict", "stale_step", "deadline_exceeded"}:
                     self._read_again()
             case _:
                 raise AssertionError(f"an answer of type {type(answer).__name__}")
+        self._rewriting = self._rewriting and self.handle.kept < self.handle.base_count
         self.world.at(self._random.random() * 0.01, self._next)
 
     def _read_again(self) -> None:
         """Read the run from the log, as a client does that others overtook."""
+        self._rewriting = False
         messages, sequence = read_messages(self.world, self.run)
         self.handle = self.handle.rebase(messages, sequence)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from contextbus.actors.flight import SelectionState
+from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import PlacementState
-from contextbus.actors.working_memory import WorkingMemoryActorState
 from contextbus.replay.run_log import RunLog, read_commits, replay_memory, replay_run
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects
-from contextbus_protocol.events import StepCompiled, StepFailed
+from contextbus_protocol.events import HistoryReplaced, StepCompiled, StepFailed
 from tests.simulation.clients import Client
 from tests.simulation.world import TENANT, World
 
@@ -27,6 +27,8 @@ def check_world(world: World, clients: list[Client]) -> int:
     for run in sorted({c.run for c in clients}):
         log = read_log(world, run)
         steps += check_log(world, log)
+        check_histories(log, [c for c in clients if c.run == run])
+        check_steps(log)
         for client in clients:
             if client.run == run:
                 check_acknowledged(world, log, client)
@@ -54,10 +56,39 @@ def check_log(world: World, log: RunLog) -> int:
     assert not doubled, f"in the log twice: {doubled}"
     doubled = [c for c, n in Counter(m.commit.command for m in log.memory).items() if n > 1]
     assert not doubled, f"in the working memory twice: {doubled}"
+    used = [
+        e.working_memory.sequence
+        for logged in log.commits
+        for e in logged.commit.events
+        if isinstance(e, StepCompiled) and e.working_memory is not None
+    ]
+    assert used == sorted(used), "a step is of an older working memory than one before it"
     verdict = verify_run(log, lambda digest: world.server.blobs.get((log.run, digest)))
-    odd = [c for c in verdict.checks if c.status != "same"]
+    odd = [c for c in verdict.checks if c.status not in {"same", "missing"}]
     assert not odd, f"computed again, another result: {odd[0]}"
-    return verdict.steps
+    missing = [c for c in verdict.checks if c.status == "missing" and (log.run, c.expected) not in world.server.erased]
+    assert not missing, f"a blob that nobody erased is missing: {missing[0]}"
+    return sum(1 for c in verdict.checks if c.step is not None)
+
+
+def check_histories(log: RunLog, clients: list[Client]) -> None:
+    """Nothing of others is replaced by a client that did not mean to (D.F.19)."""
+    rewrites = {command for c in clients for command in c.rewrites}
+    for logged in log.commits:
+        replaced = [e for e in logged.commit.events if isinstance(e, HistoryReplaced)]
+        assert not replaced or logged.commit.command in rewrites, f"{logged.commit.command} replaced history unread"
+
+
+def check_steps(log: RunLog) -> None:
+    """Steps never go back (D.G.3), and a step that is reused shows nothing that a source offered (D.G.14)."""
+    last = 0
+    for logged in log.commits:
+        for event in logged.commit.events:
+            if isinstance(event, StepCompiled):
+                assert event.step >= last, f"step {event.step} after {last}"
+                last = event.step
+                offered = event.sources or [e for e in event.entries if e.kind != "working-memory"]
+                assert event.refresh != "reused" or not offered, f"step {event.step} is reused and has offers"
 
 
 def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
@@ -69,9 +100,16 @@ def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
         assert logged.digest == told.commit, f"{told.command} was told another commit"
         step = next(e for e in logged.commit.events if isinstance(e, StepCompiled))
         assert step.package == told.reference, f"{told.command} was told another package"
-        output = blobs.decode_output(world.server.blobs[log.run, step.package])
+        data = world.server.blobs.get((log.run, step.package))
+        if data is None:
+            assert (log.run, step.package) in world.server.erased, f"{told.command}'s package is gone"
+            continue
+        output = blobs.decode_output(data)
         assert bytes(output.package).decode() == told.package, f"{told.command} got other bytes"
         assert told.stored or logged.commit.command == told.command
+    own = [told for told in client.acknowledged if by_sequence[told.sequence].commit.command == told.command]
+    packages = {(told.command, told.package) for told in own}
+    assert len(packages) == len({command for command, _ in packages}), "one command was given two packages"
     for record in client.recorded:
         assert record.sequence in by_sequence, f"{record.command} is acknowledged and not in the log"
     memory = {logged.sequence: logged.commit.command for logged in log.memory}

@@ -6,10 +6,12 @@ import random
 
 import msgspec
 
+from contextbus_protocol import codec, subjects
 from contextbus_protocol.digests import digest_bytes
+from contextbus_protocol.events import StepCompiled
 from tests.simulation.clients import Client
 from tests.simulation.invariants import check_world
-from tests.simulation.world import Faults, World
+from tests.simulation.world import TENANT, Faults, World
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -21,6 +23,15 @@ class Result(msgspec.Struct, frozen=True):
     events: int
     log: str
     errors: dict[str, int]
+
+
+def erase_packages(world: World, chance: random.Random) -> None:
+    """Retention takes some packages, newest ones included; messages stay."""
+    for run in ("run-0", "run-1"):
+        for _, data in world.server.records(subjects.log(TENANT, run, "run")):
+            for event in codec.decode_commit(data).events:
+                if isinstance(event, StepCompiled) and chance.random() < 0.3:
+                    world.server.erase(run, event.package)
 
 
 def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Result:
@@ -51,6 +62,10 @@ def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Res
         client.start()
     for _ in range(chance.randrange(faults.outages + 1)):
         world.at(chance.random() * 0.5, lambda: world.take_server_down(chance.random() * 3))
+    if chance.random() < 0.3:
+        world.at(chance.random() * 0.5, lambda: world.fill_server(chance.random() * 0.5))
+    if chance.random() < 0.3:
+        world.at(chance.random() * 2, lambda: erase_packages(world, chance))
     world.run()
     logged = check_world(world, clients)
     errors: dict[str, int] = {}

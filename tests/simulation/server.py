@@ -14,6 +14,7 @@ from contextbus.actors.append import (
 from contextbus.actors.catch_up import PageRead, ReadPage
 
 WRONG_LAST_SEQUENCE = 10071
+MAXIMUM_BYTES = 10077
 
 Request = PutBlobs | AppendCommit | ReadLast | ReadPage
 Reply = BlobsPut | Appended | Refused | LastRead | PageRead
@@ -28,6 +29,8 @@ class Server:
         self.by_subject: dict[str, list[int]] = {}
         self.conflicts = 0
         self.duplicates = 0
+        self.full = False
+        self.erased: set[tuple[str, str]] = set()
         self._ids: dict[str, int] = {}
         self._replicated = replicated
 
@@ -38,6 +41,8 @@ class Server:
                 for digest, data in blobs:
                     self.blobs.setdefault((run, digest), data)
                 return BlobsPut()
+            case AppendCommit() if self.full:
+                return Refused(MAXIMUM_BYTES, "maximum bytes exceeded")
             case AppendCommit():
                 return self._append(request)
             case ReadLast(subject):
@@ -68,6 +73,11 @@ class Server:
         sequences.append(len(self.log))
         self._ids[request.message_id] = len(self.log)
         return Appended(len(self.log))
+
+    def erase(self, run: str, digest: str) -> None:
+        """Erase a blob, as retention does."""
+        if self.blobs.pop((run, digest), None) is not None:
+            self.erased.add((run, digest))
 
     def records(self, subject: str) -> list[tuple[int, bytes]]:
         """All messages of a subject, oldest first."""

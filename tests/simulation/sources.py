@@ -1,4 +1,4 @@
-"""Simulated sources: what they answer depends on the query alone, how they fail on chance."""
+"""Simulated sources: what most answer depends on the query alone, how they fail on chance."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ SOURCES: tuple[SourceSpec, ...] = (
     SourceSpec("docs", "rag"),
     SourceSpec("tickets", "rag", required=True),
 )
+MOVING = "docs"
 KINDS: dict[str, SourceKind] = {s.id: s.kind for s in SOURCES}
 
 
 def candidates_of(query: Query) -> tuple[Candidate, ...]:
-    """What a source finds: drawn from the query's text, so that asking again finds the same."""
-    seed = hashlib.sha256(f"{query.source}/{query.text}".encode()).digest()
+    """What a source finds: drawn from the query's text, so that asking again finds the same.
+
+    One source finds something else for every attempt, as one that is written to meanwhile does.
+    """
+    attempt = query.token if query.source == MOVING else ""
+    seed = hashlib.sha256(f"{query.source}/{query.text}/{attempt}".encode()).digest()
     chance = random.Random(seed)
-    found = []
+    found: list[Candidate] = []
     for index in range(chance.randrange(0, query.limit + 2)):
         number = chance.randrange(40)
         revision = chance.randrange(3) if query.source == "memory" else None
@@ -64,6 +69,7 @@ def answer_query(query: Query, chance: random.Random, faulty: float) -> list[tup
         [(delay, failed("error"))],
         [(0.0002, failed("absent"))],
         [(delay, failed("busy")), (delay * 3, offered)],
+        [(delay, failed("busy"))],
         [(delay, garbage)],
         [(delay, offered), (delay * 2, failed("error"))],
     ]

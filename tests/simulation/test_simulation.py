@@ -46,7 +46,11 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def forget_commands(patch: pytest.MonkeyPatch) -> None:
     """A retry is decided again although the log holds its command."""
-    patch.setattr(settle, "look_up", lambda _fold, _flight: None)
+
+    def look_up(_fold: object, _flight: object) -> None:
+        return None
+
+    patch.setattr(settle, "look_up", look_up)
 
 
 def trust_refusals(patch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,14 @@ class World:
         node.incarnation += 1
         self.kills += 1
 
+    def fill_server(self, seconds: float) -> None:
+        """The log takes nothing for a while: it is at its limit."""
+        self.server.full = True
+        self.at(seconds, self._drain_server)
+
+    def _drain_server(self) -> None:
+        self.server.full = False
+
     def take_server_down(self, seconds: float) -> None:
         """Nobody answers for a while; what is stored stays."""
         self._down_until = self.now + seconds

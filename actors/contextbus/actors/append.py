@@ -14,7 +14,7 @@ import msgspec
 from contextbus.actors.effects import Store
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.events import Commit
+from contextbus_protocol.events import Commit, StepFailed
 from contextbus_protocol.messages import Committed, Conflicted, Unstored
 
 ATTEMPTS: Final = 12
@@ -173,6 +173,9 @@ def _settle(state: Appending, last: LastRead) -> Operation:
         stored = codec.decode_commit(last.data)
     except ContextBusError as exc:
         return _unstored(state, exc.code, exc.message)
+    if stored.command_digest != ours.command_digest or any(isinstance(e, StepFailed) for e in stored.events):
+        # another command of this id, or an attempt that failed and left the command open: whoever asked decides again
+        return Finish(Conflicted(run=ours.run, token=state.store.token, part=ours.part))
     return Finish(_committed(state, last.sequence, digest, stored))
 
 

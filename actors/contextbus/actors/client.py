@@ -88,7 +88,8 @@ def advance(state: Asking, outcome: Outcome) -> tuple[Asking, Operation]:
             if state.waiting == "room":
                 state = msgspec.structs.replace(state, waiting="answer")
                 return state, Transmit(state.command, state.command.seconds_left + GRACE_SECONDS)
-            return _again(state)
+            # it may be done by now: what was said before it was sent last is no answer any more
+            return _again(msgspec.structs.replace(state, last_error=None))
         case Absent():
             return _wait_for_room(state)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -15,10 +15,13 @@ from contextbus_protocol.messages import (
     CompileStep,
     HistoryFact,
     ItemsOffered,
+    Query,
     ReportStep,
     RequestRefresh,
 )
 from contextbus_protocol.values import Scope, SourceResult
+
+DEADLINE: Final = "#deadline"
 
 RunCommand = CompileStep | ReportStep | AppendMessages | RequestRefresh
 
@@ -37,7 +40,9 @@ class Flight(msgspec.Struct, frozen=True):
     """One command on its way.
 
     ``phase`` is ``open`` until log and working memory are at hand, ``gather`` while sources are asked, ``commit``
-    while placement stores, ``stored`` while a stored package is fetched.
+    while placement stores, ``stored`` while a stored package is fetched.  ``queries`` are those of the gather;
+    ``asked_again`` names sources asked again at once, ``asked_half`` those asked at half the time, ``refused`` has a
+    source once for each query that nobody took.  ``anew`` tells that the package of a step to reopen is gone.
     """
 
     command: RunCommand
@@ -45,12 +50,17 @@ class Flight(msgspec.Struct, frozen=True):
     phase: Literal["open", "gather", "commit", "stored"] = "open"
     loading: bool = False
     items: ItemsOffered | None = None
+    asked_newer: bool = False
     prepared: Prepared | None = None
     gathered: bool = False
     results: tuple[SourceResult, ...] = ()
+    queries: tuple[Query, ...] = ()
     asked_again: tuple[str, ...] = ()
+    asked_half: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     conflicts: int = 0
     stored: CommandFact | None = None
+    anew: bool = False
 
 
 class SelectionState(msgspec.Struct, frozen=True):
@@ -61,6 +71,20 @@ class SelectionState(msgspec.Struct, frozen=True):
     flight: Flight | None = None
     waiting: tuple[RunCommand, ...] = ()
     serial: int = 0
+
+
+def deadline_token(command: RunCommand) -> str:
+    """The token of the timer that ends the time of a command, which runs from its arrival."""
+    return command.command + DEADLINE
+
+
+def drop_waiting(state: SelectionState, command: str) -> tuple[SelectionState, RunCommand | None]:
+    """The state without a command whose turn has not come, and that command if there is one."""
+    found = next((c for c in state.waiting if c.command == command), None)
+    if found is None:
+        return state, None
+    waiting = tuple(c for c in state.waiting if c is not found)
+    return msgspec.structs.replace(state, waiting=waiting), found
 
 
 def digest_command(command: RunCommand) -> str:

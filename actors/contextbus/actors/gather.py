@@ -7,10 +7,14 @@ from typing import Final
 
 import msgspec
 
+from contextbus.actors.effects import Cancel
 from contextbus.actors.flight import Flight, Prepared
+from contextbus.core.budget import require_count
 from contextbus.core.candidates import cut_result, validate_candidates
 from contextbus.core.compile import share_hints
 from contextbus.core.estimate import Estimator
+from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
+from contextbus_protocol import subjects
 from contextbus_protocol.errors import (
     ContextBusError,
     ErrorData,
@@ -22,6 +26,9 @@ from contextbus_protocol.events import SourceFact
 from contextbus_protocol.messages import CompileStep, Failed, Offered, Query
 from contextbus_protocol.values import SourceResult, SourceSpec, SourceStatus, StepOptions
 
+NOT_TAKEN: Final = ("busy", "absent")
+"""What a source's failure is called when nobody took the query."""
+
 MOST_CANDIDATES: Final = 10_000
 """The most candidates that one step takes from all its sources."""
 
@@ -29,16 +36,20 @@ replace = msgspec.structs.replace
 
 
 def check_sources(options: StepOptions) -> None:
-    """Refuse a list of sources that names one twice (D.G.4), or could offer more than a step takes.
+    """Refuse sources that cannot be asked, a list that names one twice (D.G.4), or more than a step takes.
 
     Raises:
-        InvalidTypeError: two sources have one id.
+        InvalidTypeError: two sources have one id, an id fits no subject, or it is the one of working memory.
         InvalidRequestError: sources x candidates_per_source is above 10,000.
     """
     ids = [s.id for s in options.sources]
     for index, name in enumerate(ids):
+        subjects.encode_name(name)
+        if name == WORKING_MEMORY_SOURCE:
+            raise InvalidTypeError(f"no source may have the id {name!r}; give it another")
         if name in ids[:index]:
             raise InvalidTypeError(f"two sources have the id {name!r}; give each its own")
+    require_count("candidates_per_source", options.refresh.candidates_per_source)
     if len(ids) * options.refresh.candidates_per_source > MOST_CANDIDATES:
         raise InvalidRequestError(f"a step takes at most {MOST_CANDIDATES} candidates; lower candidates_per_source")
 
@@ -51,6 +62,12 @@ def half_token(flight: Flight) -> str:
 def end_token(flight: Flight) -> str:
     """The token of the timer that ends the gather."""
     return flight.token + "#end"
+
+
+def cancel_timers(flight: Flight) -> tuple[Cancel, ...]:
+    """Forget both timers of the gather."""
+    run = flight.command.run
+    return Cancel(run, half_token(flight)), Cancel(run, end_token(flight))
 
 
 def first_queries(
@@ -70,22 +87,11 @@ def first_queries(
     )
 
 
-def missing_queries(flight: Flight, tenant: str, inbox: str) -> tuple[Query, ...]:
+def ask_missing(flight: Flight) -> tuple[Flight, tuple[Query, ...]]:
     """The same queries once more for every source that has not answered."""
-    answered = {r.source for r in flight.results}
-    command, prepared = flight.command, flight.prepared
-    assert isinstance(command, CompileStep)
-    assert prepared is not None
-    return tuple(
-        _query(flight, command, prepared, spec, 0, tenant, inbox)
-        for spec in command.options.sources
-        if spec.id not in answered
-    )
-
-
-def queries_again(flight: Flight, source: str, tenant: str, inbox: str) -> tuple[Query, ...]:
-    """The query of one source once more: another worker of the group may have room."""
-    return tuple(q for q in missing_queries(flight, tenant, inbox) if q.source == source)
+    answered = [r.source for r in flight.results]
+    queries = tuple(q for q in flight.queries if q.source not in answered)
+    return replace(flight, asked_half=tuple(q.source for q in queries)), queries
 
 
 def _query(
@@ -113,9 +119,23 @@ def _query(
     )
 
 
-def may_ask_again(flight: Flight, failed: Failed) -> bool:
-    """Whether a busy source is asked once more."""
-    return failed.code == "busy" and failed.source not in flight.asked_again
+def take_refusal(flight: Flight, failed: Failed) -> tuple[Flight, tuple[Query, ...]] | None:
+    """The flight after nobody took a query of a source, and the query to ask again; None when that is its answer.
+
+    A busy source is asked again once, at once: another worker of its group may have room.  While an earlier query of
+    the source is still under way, its answer is waited for.
+    """
+    source = failed.source
+    if failed.code not in NOT_TAKEN or any(r.source == source for r in flight.results):
+        return None
+    query = next((q for q in flight.queries if q.source == source), None)
+    if query is None:
+        return None
+    flight = replace(flight, refused=(*flight.refused, source))
+    if failed.code == "busy" and source not in flight.asked_again:
+        return replace(flight, asked_again=(*flight.asked_again, source)), (query,)
+    sent = 1 + (source in flight.asked_again) + (source in flight.asked_half)
+    return (flight, ()) if flight.refused.count(source) < sent else None
 
 
 def add_result(flight: Flight, message: Offered | Failed) -> Flight:

@@ -161,6 +161,10 @@ class Placement:
             job = replace(job, committed=message)
             fetch = Fetch(message.run, (step.package,), message.token)
             return _swap(state, job), (notify, fetch)
+        if step is None and message.commit != job.commit:
+            # another attempt's record stands there: selection reads the log and answers with what it says
+            conflicted = Conflicted(run=message.run, token=message.token, part=message.part)
+            return _drop(state, job), (Send(job.head.notify, conflicted),)
         return _drop(state, job), (notify, self._reply(job, message, job.package))
 
     def _fetched(self, state: PlacementState, message: Fetched) -> Step:

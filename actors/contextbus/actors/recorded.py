@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from contextbus.actors.flight import Flight, digest_command
+from contextbus.actors import gather
+from contextbus.actors.effects import Send
+from contextbus.actors.flight import Flight, RunCommand, digest_command
 from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.run import RunState
 from contextbus.core.scope import narrow
@@ -26,6 +28,7 @@ from contextbus_protocol.messages import (
     AppendMessages,
     CommitHead,
     CompileStep,
+    ErrorReply,
     HistoryFact,
     NewMessages,
     Record,
@@ -33,7 +36,7 @@ from contextbus_protocol.messages import (
     ReportStep,
     RequestRefresh,
 )
-from contextbus_protocol.values import EstimatorSpec, Scope
+from contextbus_protocol.values import EstimatorSpec, Scope, SourceResult
 
 Tokenizers = Mapping[str, Callable[[str], int]]
 
@@ -81,6 +84,42 @@ def record_of(
         error_message="" if error is None else error.message,
         error=None if error is None else error.data,
     )
+
+
+def failure_of(
+    fold: RunState, flight: Flight, results: Sequence[SourceResult], error: ContextBusError, tenant: str, inbox: str
+) -> Record:
+    """A request to commit that a step failed: it consumes nothing and leaves its command open (D.G.27).
+
+    Raises:
+        InvalidRequestError: the flight is not a settled step.
+    """
+    if flight.prepared is None:
+        raise InvalidRequestError("only a settled step can fail")
+    data = error.data
+    failed = StepFailed(
+        step=flight.prepared.plan.step,
+        code=error.code,
+        required_tokens=data.required_tokens,
+        available_tokens=data.available_tokens,
+        origin=data.origin,
+        origin_code=data.origin_code,
+        origin_type=data.origin_type,
+        sources=gather.facts_of(results),
+    )
+    return record_of(fold, flight, tenant, inbox, failed=failed, error=error)
+
+
+def refuse_command(command: RunCommand, error: ContextBusError) -> Send:
+    """The answer to a command that came to nothing."""
+    reply = ErrorReply(
+        run=command.run,
+        command=command.command,
+        code=error.code,
+        message=error.message,
+        data=error.data,
+    )
+    return Send(command.reply_to, reply, command.reply_as)
 
 
 def estimator_of(fold: RunState, given: EstimatorSpec, tokenizers: Tokenizers) -> Estimator:

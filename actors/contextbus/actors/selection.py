@@ -14,16 +14,20 @@ import msgspec
 from contextbus.actors import gather, recorded, settle
 from contextbus.actors.effects import Cancel, Effects, Fetch, Load, Scatter, Send, Timer
 from contextbus.actors.flight import (
+    DEADLINE,
     Flight,
     Prepared,
     RunCommand,
     SelectionState,
+    deadline_token,
     digest_command,
+    drop_waiting,
 )
-from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commit
+from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commits
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import (
     BusyError,
+    CommandMismatchError,
     ConflictError,
     ContextBudgetExceededError,
     ContextBusError,
@@ -31,7 +35,6 @@ from contextbus_protocol.errors import (
     SourceFailedError,
     error_of,
 )
-from contextbus_protocol.events import StepFailed
 from contextbus_protocol.messages import (
     AnyMessage,
     AppendMessages,
@@ -41,18 +44,20 @@ from contextbus_protocol.messages import (
     CompileStep,
     Conflicted,
     Elapsed,
-    ErrorReply,
     Failed,
     Fetched,
     ItemsOffered,
     Loaded,
     Offered,
+    Place,
+    Record,
     Recorded,
     ReportStep,
     RequestRefresh,
     Unstored,
 )
 from contextbus_protocol.subjects import ActorName
+from contextbus_protocol.values import SourceResult
 
 CONFLICTS: Final = 5
 LONGEST_QUEUE: Final = 64
@@ -79,6 +84,7 @@ class Selection:
         self._inbox = inbox
         self._working_memory = subjects.command("working-memory", tenant)
         self._placement = subjects.command("placement", tenant)
+        self._instance = inbox.rsplit(".", 1)[-1]
         self._tokenizers = dict(tokenizers or {})
 
     def initial(self, run: str) -> SelectionState:
@@ -105,47 +111,58 @@ class Selection:
 
     def _take(self, state: SelectionState, command: RunCommand) -> Step:
         flight = state.flight
+        timer = Timer(command.run, deadline_token(command), command.seconds_left)
         if flight is None:
-            return self._begin(state, command)
-        if flight.command.command == command.command:
-            if command.attempt > flight.command.attempt and _same(flight.command, command):
-                state = replace(state, flight=replace(flight, command=command))
+            return self._begin(state, command, (timer,))
+        known = next((c for c in (flight.command, *state.waiting) if c.command == command.command), None)
+        if known is None:
+            if len(state.waiting) >= LONGEST_QUEUE:
+                busy = BusyError(f"{LONGEST_QUEUE} commands wait for this run; ask again later")
+                return state, (recorded.refuse_command(command, busy),)
+            return replace(state, waiting=(*state.waiting, command)), (timer,)
+        if digest_command(known) != digest_command(command):
+            error = CommandMismatchError(f"command id {command.command!r} is in use for another command; take a new id")
+            return state, (recorded.refuse_command(command, error),)
+        if command.attempt <= known.attempt:
             return state, ()
-        waiting = tuple(c for c in state.waiting if c.command != command.command)
-        if len(waiting) >= LONGEST_QUEUE:
-            error = BusyError(f"{LONGEST_QUEUE} commands wait for this run; ask again later")
-            return state, (_refuse(command, error),)
-        return replace(state, waiting=(*waiting, command)), ()
+        if known is flight.command:
+            return replace(state, flight=replace(flight, command=command)), ()
+        waiting = tuple(command if c is known else c for c in state.waiting)  # a retry keeps its place
+        return replace(state, waiting=waiting), (timer,)
 
     def _cancel(self, state: SelectionState, message: CancelCommand) -> Step:
-        waiting = tuple(c for c in state.waiting if c.command != message.command)
-        state = replace(state, waiting=waiting)
+        state, late = drop_waiting(state, message.command)
+        if late is not None:
+            return state, (Cancel(late.run, deadline_token(late)),)
         flight = state.flight
         if flight is None or flight.command.command != message.command or flight.phase == "commit":
             return state, ()  # what is being committed stays (D.W.5)
         return self._end(state, ())
 
-    def _begin(self, state: SelectionState, command: RunCommand) -> Step:
-        token = f"{command.command}/{command.attempt}/{state.serial}"
+    def _begin(self, state: SelectionState, command: RunCommand, effects: Effects) -> Step:
+        """Start a command whose timer runs."""
+        token = f"{self._instance}/{command.command}/{command.attempt}/{state.serial}"
         loading = not state.loaded or command.seen > state.fold.sequence or command.attempt > 1
         flight = Flight(command, token, loading=loading)
         state = replace(state, flight=flight, serial=state.serial + 1)
-        effects: Effects = (Timer(command.run, token, command.seconds_left),)
         if loading:
             effects += (self._load(state.fold, token, command.seen),)
         if isinstance(command, CompileStep):
-            ask = AskItems(
-                run=command.run,
-                tenant=self._tenant,
-                token=token,
-                reply_to=self._inbox,
-                seen=command.seen_memory,
-                load=command.attempt > 1,
-            )
-            effects += (Send(self._working_memory, ask),)
+            effects += (self._ask_items(state, command, token),)
         if loading:
             return state, effects
         return self._proceed(state, flight, effects)
+
+    def _ask_items(self, state: SelectionState, command: CompileStep, token: str) -> Send:
+        ask = AskItems(
+            run=command.run,
+            tenant=self._tenant,
+            token=token,
+            reply_to=self._inbox,
+            seen=max(command.seen_memory, state.fold.memory_sequence),
+            load=command.attempt > 1,
+        )
+        return Send(self._working_memory, ask)
 
     def _load(self, fold: RunState, token: str, at_least: int) -> Load:
         return Load(fold.run, "run", fold.sequence, token, at_least)
@@ -154,7 +171,7 @@ class Selection:
 
     def _answer(self, state: SelectionState, message: AnyMessage) -> Step:
         flight = state.flight
-        if flight is None or getattr(message, "token", None) is None:
+        if flight is None:
             return state, ()
         if isinstance(message, Elapsed):
             return self._elapsed(state, flight, message.token)
@@ -167,9 +184,9 @@ class Selection:
                 return self._items(state, flight, message)
             case Offered() | Failed():
                 return self._result(state, flight, message)
-            case Conflicted():
+            case Conflicted() if flight.phase == "commit":
                 return self._conflicted(state, flight)
-            case Unstored(code=code, message=text):
+            case Unstored(code=code, message=text) if flight.phase == "commit":
                 state = replace(state, loaded=False)
                 return self._fail(state, flight, error_of(code, text))
             case Fetched():
@@ -183,9 +200,13 @@ class Selection:
         if message.code is not None:
             return self._fail(state, flight, error_of(message.code, "the run's log could not be read"))
         try:
-            fold = _fold_all(state.fold, message)
+            fold = fold_commits(state.fold, message.commits)
         except ChainBrokenError as exc:
-            return self._fail(replace(state, loaded=False), flight, exc)
+            # the log is another than this instance knew: whoever comes next reads all of it
+            return self._fail(replace(state, fold=RunState(state.fold.run), loaded=False), flight, exc)
+        if flight.conflicts > 1 and fold.sequence == message.after > 0:
+            # others commit and the log ends here: it was erased and begun again
+            return replace(state, fold=RunState(fold.run)), (self._load(RunState(fold.run), flight.token, 0),)
         flight = replace(flight, loading=False)
         state = replace(state, fold=fold, loaded=True, flight=flight)
         return self._proceed(state, flight, ())
@@ -193,6 +214,8 @@ class Selection:
     def _items(self, state: SelectionState, flight: Flight, message: ItemsOffered) -> Step:
         if flight.items is not None or not isinstance(flight.command, CompileStep):
             return state, ()
+        if message.code is not None and flight.phase == "stored":
+            return state, ()  # a stored package needs no working memory
         if message.code is not None:
             error = error_of(message.code, "the working memory could not be read")
             return self._fail(state, flight, error)
@@ -200,15 +223,19 @@ class Selection:
         return self._proceed(replace(state, flight=flight), flight, ())
 
     def _elapsed(self, state: SelectionState, flight: Flight, token: str) -> Step:
-        if token == flight.token:
+        state, late = drop_waiting(state, token.removesuffix(DEADLINE))
+        if late is not None:
+            error = DeadlineExceededError("the time for this command was over before its turn came")
+            return state, (recorded.refuse_command(late, error),)
+        if token == deadline_token(flight.command):
             # in the commit phase the outcome is not known: whoever comes next must look first
             state = replace(state, loaded=state.loaded and flight.phase != "commit")
             return self._fail(state, flight, DeadlineExceededError("the time for this command is over"))
         if flight.phase != "gather" or not isinstance(flight.command, CompileStep):
             return state, ()
         if token == gather.half_token(flight):
-            queries = gather.missing_queries(flight, self._tenant, self._inbox)
-            return state, (Scatter(queries),) if queries else ()
+            flight, queries = gather.ask_missing(flight)
+            return replace(state, flight=flight), (Scatter(queries),)
         if token == gather.end_token(flight):
             return self._place(state, gather.time_out(flight), ())
         return state, ()
@@ -224,10 +251,14 @@ class Selection:
             if found is not None:
                 return self._answer_stored(state, flight, found, effects)
             match flight.command:
-                case CompileStep():
+                case CompileStep() as command:
                     if flight.items is None:
                         return state, effects
-                    return self._prepare(state, flight, flight.command, effects)
+                    if flight.items.sequence < state.fold.memory_sequence and not flight.asked_newer:
+                        # a step before was of a newer working memory: this instance's was behind
+                        flight = replace(flight, items=None, asked_newer=True)
+                        return replace(state, flight=flight), (*effects, self._ask_items(state, command, flight.token))
+                    return self._prepare(state, flight, command, effects)
                 case ReportStep() | AppendMessages() | RequestRefresh():
                     return self._record(state, flight, effects)
         except ContextBusError as exc:
@@ -235,7 +266,7 @@ class Selection:
 
     def _prepare(self, state: SelectionState, flight: Flight, command: CompileStep, effects: Effects) -> Step:
         """Settle the step at the present fold; then gather, or go on with the offers at hand."""
-        gather.check_sources(command.options)
+        settle.check_step(command)
         flight = settle.settle_step(state.fold, flight, command, self._tokenizers)
         prepared = flight.prepared
         assert prepared is not None
@@ -251,24 +282,21 @@ class Selection:
         prepared: Prepared,
         effects: Effects,
     ) -> Step:
-        flight = replace(flight, phase="gather")
         estimator = recorded.estimator_of(state.fold, command.options.estimator, self._tokenizers)
         queries = gather.first_queries(flight, command, prepared, self._tenant, self._inbox, estimator)
+        flight = replace(flight, phase="gather", queries=queries)
         share = command.seconds_left * GATHER_SHARE
-        effects += (
-            Scatter(queries),
-            Timer(command.run, gather.half_token(flight), share / 2),
-            Timer(command.run, gather.end_token(flight), share),
-        )
-        return replace(state, flight=flight), effects
+        half = Timer(command.run, gather.half_token(flight), share / 2)
+        end = Timer(command.run, gather.end_token(flight), share)
+        return replace(state, flight=flight), (*effects, Scatter(queries), half, end)
 
     def _result(self, state: SelectionState, flight: Flight, message: Offered | Failed) -> Step:
         if flight.phase != "gather":
             return state, ()
-        if isinstance(message, Failed) and gather.may_ask_again(flight, message):
-            queries = gather.queries_again(flight, message.source, self._tenant, self._inbox)
-            flight = replace(flight, asked_again=(*flight.asked_again, message.source))
-            return replace(state, flight=flight), (Scatter(queries),)
+        refusal = gather.take_refusal(flight, message) if isinstance(message, Failed) else None
+        if refusal is not None:
+            flight, queries = refusal
+            return replace(state, flight=flight), (Scatter(queries),) if queries else ()
         flight = gather.add_result(flight, message)
         if not gather.is_complete(flight):
             return replace(state, flight=flight), ()
@@ -280,12 +308,9 @@ class Selection:
         assert isinstance(command, CompileStep)
         asked = flight.phase == "gather" or flight.gathered
         flight = replace(flight, phase="open", gathered=asked)
-        run = command.run
         if asked:
-            effects += (
-                Cancel(run, gather.half_token(flight)),
-                Cancel(run, gather.end_token(flight)),
-            )
+            effects += gather.cancel_timers(flight)
+        results: tuple[SourceResult, ...] = ()
         try:
             found = settle.look_up(state.fold, flight)
             if found is not None:
@@ -293,16 +318,20 @@ class Selection:
             flight = settle.settle_step(state.fold, flight, command, self._tokenizers)
             prepared = flight.prepared
             assert prepared is not None
-            results = gather.in_order(flight, command.options) if asked else ()
+            if prepared.plan.refresh.retrieve:  # another step may have served the refresh meanwhile (D.G.14, D.G.31)
+                results = gather.in_order(flight, command.options)
             gather.check_required(results)
             place = settle.place_of(state.fold, flight, results, self._tenant, self._inbox, self._tokenizers)
         except (ContextBudgetExceededError, SourceFailedError) as exc:
-            return self._record_failure(state, flight, exc, effects)
+            record = recorded.failure_of(state.fold, flight, results, exc, self._tenant, self._inbox)
+            return self._commit(state, flight, record, effects)
         except ContextBusError as exc:
             return self._fail(state, flight, exc, effects)
-        flight = replace(flight, phase="commit")
-        send = Send(self._placement, place)
-        return replace(state, flight=flight), (*effects, send)
+        return self._commit(state, flight, place, effects)
+
+    def _commit(self, state: SelectionState, flight: Flight, request: Place | Record, effects: Effects) -> Step:
+        send = Send(self._placement, request)
+        return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
         """Have events committed that need no rendering."""
@@ -310,32 +339,18 @@ class Selection:
         if isinstance(outcome, Recorded):
             answer = Send(flight.command.reply_to, outcome, flight.command.reply_as)
             return self._end(state, (*effects, answer))
-        send = Send(self._placement, outcome)
-        return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
-
-    def _record_failure(self, state: SelectionState, flight: Flight, error: ContextBusError, effects: Effects) -> Step:
-        """A failed step is a commit: it consumes nothing and leaves its command open."""
-        prepared = flight.prepared
-        assert prepared is not None
-        data = error.data
-        failed = StepFailed(
-            step=prepared.plan.step,
-            code=error.code,
-            required_tokens=data.required_tokens,
-            available_tokens=data.available_tokens,
-            origin=data.origin,
-            origin_code=data.origin_code,
-            origin_type=data.origin_type,
-            sources=gather.facts_of(flight.results),
-        )
-        record = recorded.record_of(state.fold, flight, self._tenant, self._inbox, failed=failed, error=error)
-        send = Send(self._placement, record)
-        return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
+        return self._commit(state, flight, outcome, effects)
 
     # -- after the commit
 
     def _committed(self, state: SelectionState, message: Committed) -> Step:
-        state = _fold_one(state, message)
+        if message.part != "run":
+            return state, ()
+        try:
+            record = (message.sequence, message.digest, message.commit)
+            state = replace(state, fold=fold_commits(state.fold, (record,)))
+        except ChainBrokenError:
+            state = replace(state, loaded=False)  # commits in between are missing: look first
         flight = state.flight
         if flight is None or flight.token != message.token:
             return state, ()
@@ -364,6 +379,10 @@ class Selection:
         if flight.phase != "stored" or found is None or found.package is None:
             return state, ()
         data = dict(message.blobs).get(found.package)
+        if data is None and message.code is None and found.command_digest == "":
+            # the step to reopen lost its package to retention: it is compiled anew
+            flight = replace(flight, phase="open", stored=None, anew=True)
+            return self._proceed(replace(state, flight=flight), flight, ())
         if data is None:
             code = message.code or "not_found"
             return self._fail(state, flight, error_of(code, "the step's stored package is not at hand"))
@@ -374,54 +393,17 @@ class Selection:
         return self._end(state, (Send(command.reply_to, answer, command.reply_as),))
 
     def _fail(self, state: SelectionState, flight: Flight, error: ContextBusError, effects: Effects = ()) -> Step:
-        return self._end(state, (*effects, _refuse(flight.command, error)))
+        return self._end(state, (*effects, recorded.refuse_command(flight.command, error)))
 
     def _end(self, state: SelectionState, effects: Effects) -> Step:
         """The command in flight is over: drop its timers, take the next."""
         flight = state.flight
         if flight is not None:
-            run = flight.command.run
-            effects += (Cancel(run, flight.token),)
+            effects += (Cancel(flight.command.run, deadline_token(flight.command)),)
             if flight.phase == "gather":
-                effects += (
-                    Cancel(run, gather.half_token(flight)),
-                    Cancel(run, gather.end_token(flight)),
-                )
+                effects += gather.cancel_timers(flight)
         state = replace(state, flight=None)
         if not state.waiting:
             return state, effects
         command, *rest = state.waiting
-        state, more = self._begin(replace(state, waiting=tuple(rest)), command)
-        return state, effects + more
-
-
-def _same(one: RunCommand, other: RunCommand) -> bool:
-    return digest_command(one) == digest_command(other)
-
-
-def _refuse(command: RunCommand, error: ContextBusError) -> Send:
-    reply = ErrorReply(
-        run=command.run,
-        command=command.command,
-        code=error.code,
-        message=error.message,
-        data=error.data,
-    )
-    return Send(command.reply_to, reply, command.reply_as)
-
-
-def _fold_all(fold: RunState, loaded: Loaded) -> RunState:
-    for sequence, digest, commit in loaded.commits:
-        if sequence > fold.sequence:
-            fold = fold_commit(fold, sequence, digest, commit)
-    return fold
-
-
-def _fold_one(state: SelectionState, message: Committed) -> SelectionState:
-    if message.part != "run" or message.sequence <= state.fold.sequence:
-        return state
-    try:
-        fold = fold_commit(state.fold, message.sequence, message.digest, message.commit)
-    except ChainBrokenError:
-        return replace(state, loaded=False)  # commits in between are missing: look first
-    return replace(state, fold=fold)
+        return self._begin(replace(state, waiting=tuple(rest)), command, effects)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from contextbus.actors import gather
 from contextbus.actors.flight import Flight, Prepared, RunCommand, digest_command
 from contextbus.actors.recorded import Tokenizers, estimator_of, head_of
+from contextbus.core.budget import require_count, validate_budget
 from contextbus.core.run import CommandFact, RunState, find_command
 from contextbus.core.scope import narrow
 from contextbus.core.step import decide_step, plan_step, take_messages
@@ -46,7 +48,9 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
         return None
     same = last.status == "open" and last.chain == command.history.chain == fold.history.chain
     asked = command.refresh or fold.refresh_requested
-    if same and not asked and flight.conflicts == 0:
+    if same and not asked and not flight.anew and flight.conflicts == 0:
+        if fold.scope is not None:
+            narrow(fold.scope, command.options.scope)  # a stored package is not for another scope (D.K.3)
         return CommandFact(
             command=command.command,
             command_digest="",
@@ -60,6 +64,26 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
     if command.step == last.step and (flight.conflicts > 0 or last.status != "open"):
         raise StaleStepError(f"the run already has step {last.step}; the next is {last.step + 1}")
     return None
+
+
+def check_step(command: CompileStep) -> None:
+    """Refuse a step whose numbers or sources are none, whoever sent it (D.B.19, D.G.4, D.W.6).
+
+    Raises:
+        InvalidTypeError: a number is no count, the budget is none, or a source cannot be asked.
+        InvalidRequestError: the sources could offer more than a step takes.
+    """
+    options = command.options
+    counts = (
+        ("step", command.step or 0),
+        ("overhead_tokens", options.overhead_tokens),
+        ("min_steps", options.refresh.min_steps),
+        ("max_passes", options.refresh.max_passes),
+    )
+    for name, count in counts:
+        require_count(name, count)
+    validate_budget(options.budget)
+    gather.check_sources(options)
 
 
 def settle_step(fold: RunState, flight: Flight, command: CompileStep, tokenizers: Tokenizers) -> Flight:

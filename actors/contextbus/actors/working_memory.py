@@ -11,18 +11,28 @@ import msgspec
 
 from contextbus import __version__
 from contextbus.actors.effects import Cancel, Effects, Load, Send, Store, Timer
+from contextbus.actors.memory_requests import (
+    Request,
+    WorkingMemoryActorState,
+    Write,
+    Writing,
+    create_snapshot,
+    deadline_token,
+    digest_request,
+    drop_waiting,
+    find_request,
+    list_waiting,
+    refuse_request,
+    seen_by,
+)
 from contextbus.core.memory_run import (
     MemoryState,
     find_memory_command,
-    fold_memory_commit,
+    fold_memory_commits,
     try_patch,
 )
-from contextbus.core.run import ChainBrokenError
 from contextbus.core.step import POLICY
-from contextbus.core.working_memory import create_working_memory
-from contextbus.core.working_memory_checks import decode_snapshot
-from contextbus_protocol import codec, digests
-from contextbus_protocol.codec import encode_json
+from contextbus_protocol import codec
 from contextbus_protocol.errors import (
     BusyError,
     CommandMismatchError,
@@ -42,7 +52,6 @@ from contextbus_protocol.messages import (
     Conflicted,
     CreateWorkingMemory,
     Elapsed,
-    ErrorReply,
     ItemsOffered,
     Loaded,
     PatchWorkingMemory,
@@ -51,37 +60,11 @@ from contextbus_protocol.messages import (
     WorkingMemoryState,
 )
 from contextbus_protocol.subjects import ActorName
-from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 CONFLICTS: Final = 5
 LONGEST_QUEUE: Final = 64
 
 replace = msgspec.structs.replace
-
-Write = CreateWorkingMemory | PatchWorkingMemory
-Request = Write | ReadWorkingMemory | AskItems
-
-
-class Writing(msgspec.Struct, frozen=True):
-    """The write under way."""
-
-    command: Write
-    token: str
-    phase: Literal["load", "commit"] = "commit"
-    conflicts: int = 0
-
-
-class WorkingMemoryActorState(msgspec.Struct, frozen=True):
-    """The actor's state of one run: the fold, who waits for the log, the write under way and those behind it."""
-
-    fold: MemoryState
-    loaded: bool = False
-    loading: str | None = None
-    pending: tuple[Request, ...] = ()
-    writing: Writing | None = None
-    writes: tuple[Write, ...] = ()
-    serial: int = 0
-
 
 State = WorkingMemoryActorState
 Step = tuple[State, Effects]
@@ -107,7 +90,7 @@ class WorkingMemory:
 
     def is_idle(self, state: State) -> bool:
         """Whether nothing is loading, waiting or being written."""
-        return state.loading is None and state.writing is None and not state.pending
+        return state.loading is None and state.writing is None and not state.pending and not state.writes
 
     def decide(self, state: State, message: AnyMessage) -> Step:
         """Take one message of a run."""
@@ -125,28 +108,41 @@ class WorkingMemory:
             case Elapsed():
                 return self._elapsed(state, message)
             case CancelCommand():
-                return _cancel(state, message), ()
+                return _cancel(state, message)
             case _:
                 return state, ()
 
     # -- requests
 
     def _take(self, state: State, request: Request) -> Step:
-        if not isinstance(request, AskItems) and _is_known(state, request):
-            return state, ()  # a retry of what is under way here
+        if not isinstance(request, AskItems):
+            known = find_request(state, request.command)
+            if known is not None:
+                return _take_again(state, known, request)
+        ready = state.loaded and not self._must_look(state, request)
+        if ready and isinstance(request, AskItems | ReadWorkingMemory):
+            return state, (self._answer(state.fold, request),)
         if len(state.pending) + len(state.writes) >= LONGEST_QUEUE:
             error = BusyError(f"{LONGEST_QUEUE} requests wait for this run; ask again later")
-            return state, (_refuse(request, error),)
-        if state.loaded and not self._must_look(state, request):
-            return self._serve(state, request)
-        state = replace(state, pending=(*state.pending, request))
-        if state.loading is not None:
-            return state, ()
-        return self._load(state, _seen(request))
+            return state, (refuse_request(request, error),)
+        effects: Effects = ()
+        if not isinstance(request, AskItems):
+            effects = (Timer(request.run, deadline_token(request.command), request.seconds_left),)
+        if ready:
+            state, more = self._serve(state, request)
+        else:
+            state, more = self._wait(state, request)
+        return state, effects + more
 
     def _must_look(self, state: State, request: Request) -> bool:
         again = request.load if isinstance(request, AskItems) else request.attempt > 1
-        return again or _seen(request) > state.fold.sequence
+        return again or seen_by(request) > state.fold.sequence
+
+    def _wait(self, state: State, request: Request) -> Step:
+        state = replace(state, pending=(*state.pending, request))
+        if state.loading is not None:
+            return state, ()
+        return self._load(state, seen_by(request))
 
     def _load(self, state: State, at_least: int) -> Step:
         token = f"{self._instance}/load/{state.serial}"
@@ -162,74 +158,81 @@ class WorkingMemory:
         if message.code is not None:
             return self._unreadable(state, message.token, message.code)
         try:
-            fold = state.fold
-            for sequence, digest, commit in message.commits:
-                if sequence > fold.sequence:
-                    fold = fold_memory_commit(fold, sequence, digest, commit)
-        except ChainBrokenError as exc:
-            return self._unreadable(replace(state, loaded=False), message.token, exc.code)
+            fold = fold_memory_commits(state.fold, message.commits)
+        except ContextBusError as exc:
+            # the log is another than this instance knew: whoever comes next reads all of it
+            state = replace(state, fold=MemoryState(state.fold.run), loaded=False)
+            return self._unreadable(state, message.token, exc.code)
         state = replace(state, fold=fold, loaded=True)
         effects: Effects = ()
         if writing is not None and writing.token == message.token:
-            state, effects = self._write(replace(state, writing=None), writing.command, writing.conflicts)
+            state, effects = self._write(state, writing)
         pending, state = state.pending, replace(state, pending=())
         for index, request in enumerate(pending):
-            if _seen(request) > state.fold.sequence and message.after < state.fold.sequence:
+            if seen_by(request) > state.fold.sequence and message.after < state.fold.sequence:
                 # it knows of a newer commit than this catch-up was asked for
-                state = replace(state, pending=pending[index:])
-                state, more = self._load(state, _seen(request))
+                state = replace(state, pending=pending[index:] + state.pending)
+                state, more = (state, ()) if state.loading else self._load(state, seen_by(request))
                 return state, effects + more
             state, more = self._serve(state, request)
             effects += more
         return state, effects
 
     def _unreadable(self, state: State, token: str, code: str) -> Step:
+        """Nobody who waits for the log can be served; a commit under way has an answer of its own."""
         error = error_of(code, "the working memory's log could not be read")
-        refused: list[Request] = list(state.pending)
-        state = replace(state, pending=())
-        effects: Effects = tuple(_refuse(r, error) for r in refused)
+        refused: tuple[Request, ...] = (*state.pending, *state.writes)
         writing = state.writing
         if writing is not None and writing.token == token:
-            state, more = self._finish(state, (_refuse(writing.command, error),))
-            effects += more
+            refused = (writing.command, *refused)
+            writing = None
+        state = replace(state, pending=(), writes=(), writing=writing)
+        effects: Effects = ()
+        for request in refused:
+            effects += _end(request, refuse_request(request, error))
         return state, effects
 
     def _serve(self, state: State, request: Request) -> Step:
-        fold = state.fold
+        """Serve a request whose timer runs, if it has one, at the present fold."""
         match request:
-            case AskItems():
-                offered = ItemsOffered(
-                    run=request.run,
-                    token=request.token,
-                    sequence=fold.sequence,
-                    digest=fold.snapshot_digest,
-                    snapshot=fold.snapshot,
-                )
-                return state, (Send(request.reply_to, offered),)
-            case ReadWorkingMemory():
-                return state, (self._reply(request, fold, "read"),)
+            case AskItems() | ReadWorkingMemory():
+                return state, _end(request, self._answer(state.fold, request))
             case CreateWorkingMemory() | PatchWorkingMemory():
                 if state.writing is not None:
                     return replace(state, writes=(*state.writes, request)), ()
-                return self._write(state, request, 0)
+                token = f"{self._instance}/{request.command}/{request.attempt}/{state.serial}"
+                return self._write(replace(state, serial=state.serial + 1), Writing(request, token))
+
+    def _answer(self, fold: MemoryState, request: AskItems | ReadWorkingMemory) -> Send:
+        if isinstance(request, ReadWorkingMemory):
+            return self._reply(request, fold, "read")
+        offered = ItemsOffered(
+            run=request.run,
+            token=request.token,
+            sequence=fold.sequence,
+            digest=fold.snapshot_digest,
+            snapshot=fold.snapshot,
+        )
+        return Send(request.reply_to, offered)
 
     # -- writes
 
-    def _write(self, state: State, command: Write, conflicts: int) -> Step:
+    def _write(self, state: State, writing: Writing) -> Step:
+        """Plan a write at the present fold: have it committed, or answer at once."""
+        command = writing.command
         try:
             outcome = self._plan(state.fold, command)
         except ContextBusError as exc:
-            return self._finish(state, (_refuse(command, exc),))
+            return self._finish(state, command, refuse_request(command, exc))
         if isinstance(outcome, Send):
-            return self._finish(state, (outcome,))
-        token = f"{self._instance}/{command.command}/{command.attempt}/{state.serial}"
+            return self._finish(state, command, outcome)
         commit = Commit(
             version=codec.COMMIT_VERSION,
             tenant=self._tenant,
             run=command.run,
             part="working-memory",
             command=command.command,
-            command_digest=_digest(command),
+            command_digest=digest_request(command),
             attempt=command.attempt,
             engine=__version__,
             policy=POLICY,
@@ -237,15 +240,13 @@ class WorkingMemory:
             at=command.now,
             events=(outcome,),
         )
-        writing = Writing(command, token, "commit", conflicts)
-        state = replace(state, writing=writing, serial=state.serial + 1)
-        store = Store(commit, state.fold.sequence, token)
-        return state, (store, Timer(command.run, token, command.seconds_left))
+        state = replace(state, writing=replace(writing, phase="commit"))
+        return state, (Store(commit, state.fold.sequence, writing.token),)
 
     def _plan(self, fold: MemoryState, command: Write) -> AnyEvent | Send:
         found = find_memory_command(fold, command.command)
         if found is not None:
-            if found.command_digest != _digest(command):
+            if found.command_digest != digest_request(command):
                 raise CommandMismatchError(
                     f"command id {command.command!r} was used for another command; take a new id"
                 )
@@ -254,7 +255,7 @@ class WorkingMemory:
         if isinstance(command, CreateWorkingMemory):
             if fold.snapshot is not None:
                 raise InvalidRequestError("the run has a working memory already; patch it")
-            return WorkingMemoryCreated(snapshot=_create(command))
+            return WorkingMemoryCreated(snapshot=create_snapshot(command))
         result = try_patch(fold, command.patch, command.now)
         if result is None:
             raise NotFoundError("the run has no working memory; create it first")
@@ -264,60 +265,65 @@ class WorkingMemory:
 
     def _committed(self, state: State, message: Committed) -> Step:
         writing = state.writing
+        ours = writing is not None and writing.token == message.token and writing.phase == "commit"
         try:
-            fold = state.fold
-            if message.sequence > fold.sequence:
-                fold = fold_memory_commit(fold, message.sequence, message.digest, message.commit)
+            fold = fold_memory_commits(state.fold, ((message.sequence, message.digest, message.commit),))
             state = replace(state, fold=fold)
-        except ChainBrokenError:
+        except ContextBusError:
+            # commits in between are missing: whoever comes next looks first, and the answer is read from the log
             state = replace(state, loaded=False)
-        if writing is None or writing.token != message.token:
+            return self._look(state, writing, message.sequence) if writing is not None and ours else (state, ())
+        if writing is None or not ours:
             return state, ()
         command = writing.command
         status: Literal["created", "applied"] = "created" if isinstance(command, CreateWorkingMemory) else "applied"
         found = find_memory_command(state.fold, command.command)
         answer = self._reply(command, state.fold, status, ids=() if found is None else found.ids)
-        return self._finish(state, (answer,))
+        return self._finish(state, command, answer)
+
+    def _look(self, state: State, writing: Writing, at_least: int) -> Step:
+        fold = state.fold
+        load = Load(fold.run, "working-memory", fold.sequence, writing.token, at_least)
+        return replace(state, writing=replace(writing, phase="load")), (load,)
 
     def _conflicted(self, state: State, message: Conflicted) -> Step:
         writing = state.writing
-        if writing is None or writing.token != message.token:
+        if writing is None or writing.token != message.token or writing.phase != "commit":
             return state, ()
         if writing.conflicts + 1 > CONFLICTS:
             error = ConflictError("others changed the working memory faster than this could be applied")
-            return self._finish(replace(state, loaded=False), (_refuse(writing.command, error),))
-        fold = state.fold
-        writing = replace(writing, phase="load", conflicts=writing.conflicts + 1)
-        load = Load(fold.run, "working-memory", fold.sequence, writing.token, fold.sequence + 1)
-        return replace(state, writing=writing), (load,)
+            state = replace(state, fold=MemoryState(state.fold.run), loaded=False)
+            return self._finish(state, writing.command, refuse_request(writing.command, error))
+        writing = replace(writing, conflicts=writing.conflicts + 1)
+        return self._look(state, writing, state.fold.sequence + 1)
 
     def _unstored(self, state: State, message: Unstored) -> Step:
         writing = state.writing
-        if writing is None or writing.token != message.token:
+        if writing is None or writing.token != message.token or writing.phase != "commit":
             return state, ()
         error = error_of(message.code, message.message)
-        return self._finish(replace(state, loaded=False), (_refuse(writing.command, error),))
+        return self._finish(replace(state, loaded=False), writing.command, refuse_request(writing.command, error))
 
     def _elapsed(self, state: State, message: Elapsed) -> Step:
-        writing = state.writing
-        if writing is None or writing.token != message.token:
-            return state, ()
         error = DeadlineExceededError("the time for this command is over")
-        return self._finish(replace(state, loaded=False), (_refuse(writing.command, error),))
+        writing = state.writing
+        if writing is not None and deadline_token(writing.command.command) == message.token:
+            # what becomes of its commit is not known: whoever comes next must look first
+            return self._finish(replace(state, loaded=False), writing.command, refuse_request(writing.command, error))
+        late = [r for r in list_waiting(state) if deadline_token(r.command) == message.token]
+        if not late:
+            return state, ()
+        return drop_waiting(state, late[0].command), (refuse_request(late[0], error),)
 
-    def _finish(self, state: State, effects: Effects) -> Step:
+    def _finish(self, state: State, command: Write, answer: Send) -> Step:
         """The write is over: take the next."""
-        if state.writing is not None:
-            effects += (Cancel(state.fold.run, state.writing.token),)
+        effects = _end(command, answer)
         state = replace(state, writing=None)
         if not state.writes:
             return state, effects
-        command, *rest = state.writes
+        following, *rest = state.writes
         state = replace(state, writes=tuple(rest))
-        if state.loaded:
-            state, more = self._write(state, command, 0)
-            return state, effects + more
-        state, more = self._take(state, command)
+        state, more = self._serve(state, following) if state.loaded else self._wait(state, following)
         return state, effects + more
 
     def _reply(
@@ -340,65 +346,34 @@ class WorkingMemory:
         return Send(command.reply_to, answer, command.reply_as)
 
 
-def _create(command: CreateWorkingMemory) -> WorkingMemorySnapshot:
-    if command.snapshot is not None:
-        return decode_snapshot(command.snapshot)
-    return create_working_memory(
-        scope=command.scope,
-        now=command.now,
-        goal=command.goal,
-        constraints=command.constraints,
-        tasks=command.tasks,
-        goal_ref=command.goal_ref,
-    )
-
-
-def _digest(command: Write) -> str:
-    """What a command asks for, as a digest: attempt, reply address and times left out."""
-    if isinstance(command, PatchWorkingMemory):
-        return digests.digest_bytes(encode_json(("patch-working-memory", command.patch)))
-    key = (
-        "create-working-memory",
-        command.scope,
-        command.goal,
-        command.constraints,
-        command.tasks,
-        command.goal_ref,
-        command.snapshot,
-    )
-    return digests.digest_bytes(encode_json(key))
-
-
-def _seen(request: Request) -> int:
-    return request.seen if isinstance(request, AskItems) else request.seen_memory
-
-
-def _is_known(state: State, request: Write | ReadWorkingMemory) -> bool:
-    under_way = state.writing is not None and state.writing.command.command == request.command
-    waiting = (*state.writes, *(p for p in state.pending if not isinstance(p, AskItems)))
-    return under_way or any(w.command == request.command for w in waiting)
-
-
-def _cancel(state: State, message: CancelCommand) -> State:
-    def keeps(request: Request) -> bool:
-        return isinstance(request, AskItems) or request.command != message.command
-
-    return replace(
+def _take_again(state: State, known: Write | ReadWorkingMemory, again: Write | ReadWorkingMemory) -> Step:
+    """A command that is here already: a later attempt takes its place, another body is refused."""
+    if digest_request(known) != digest_request(again):
+        error = CommandMismatchError(f"command id {again.command!r} is in use for another command; take a new id")
+        return state, (refuse_request(again, error),)
+    if again.attempt <= known.attempt:
+        return state, ()
+    writing = state.writing
+    if writing is not None and writing.command is known and not isinstance(again, ReadWorkingMemory):
+        return replace(state, writing=replace(writing, command=again)), ()
+    state = replace(
         state,
-        pending=tuple(p for p in state.pending if keeps(p)),
-        writes=tuple(w for w in state.writes if keeps(w)),
+        pending=tuple(again if p is known else p for p in state.pending),
+        writes=tuple(again if w is known and not isinstance(again, ReadWorkingMemory) else w for w in state.writes),
     )
+    return state, (Timer(again.run, deadline_token(again.command), again.seconds_left),)
 
 
-def _refuse(request: Request, error: ContextBusError) -> Send:
+def _cancel(state: State, message: CancelCommand) -> Step:
+    """Drop a command whose turn has not come; one that is being written stays (D.W.5)."""
+    found = [r for r in list_waiting(state) if r.command == message.command]
+    if not found:
+        return state, ()
+    return drop_waiting(state, message.command), (Cancel(message.run, deadline_token(message.command)),)
+
+
+def _end(request: Request, answer: Send) -> Effects:
+    """Answer a request and forget its timer."""
     if isinstance(request, AskItems):
-        offered = ItemsOffered(run=request.run, token=request.token, code=error.code)
-        return Send(request.reply_to, offered)
-    reply = ErrorReply(
-        run=request.run,
-        command=request.command,
-        code=error.code,
-        message=error.message,
-        data=error.data,
-    )
-    return Send(request.reply_to, reply, request.reply_as)
+        return (answer,)
+    return (answer, Cancel(request.run, deadline_token(request.command)))

@@ -80,6 +80,7 @@ class Compiled(msgspec.Struct, frozen=True):
     step: CompiledStep
     payload: bytes
     notes: tuple[str, ...]
+    durability: str
 
 
 def register(app: typer.Typer) -> None:
@@ -212,6 +213,7 @@ async def _compile_one(
             step,
             scope=settings.scope,
             estimator=settings.estimator,
+            durability=compiled.durability,
             payload=f"{shown} ({len(compiled.payload):,} bytes, for {settings.target})",
             notes=(
                 *compiled.notes,
@@ -331,7 +333,7 @@ async def _compile(
     step = await held.before_model_call(
         conversation.messages, model=settings.model, tools=conversation.tools, seconds=STEP_SECONDS
     )
-    return Compiled(step, step.payload(settings.target).json(), notes)
+    return Compiled(step, step.payload(settings.target).json(), notes, step.durability or bus.durability)
 
 
 async def _set_working_memory(held: Run, settings: Settings) -> tuple[str, ...]:
@@ -445,7 +447,7 @@ def _as_fields(compiled: Compiled, settings: Settings, path: str | None) -> dict
         "sequence": step.sequence,
         "commit": step.commit,
         "package": step.reference,
-        "durability": step.durability,
+        "durability": compiled.durability,
         "stored": step.stored,
         "target": settings.target,
         "model": inputs.as_fields(step.model),

@@ -11,6 +11,7 @@ import msgspec
 from rich.text import Text
 
 from contextbus.cli.output import stderr
+from contextbus.core.run import ChainBrokenError
 from contextbus.runtime.connection_errors import DisconnectedError, NoRespondersError
 from contextbus.runtime.datafolder import DataFolderError
 from contextbus.runtime.server_binary import ServerNotFoundError
@@ -75,6 +76,8 @@ def describe(error: BaseException) -> Failure:
         case _ if isinstance(error, _UNREACHABLE):
             code = error.code if isinstance(error, ContextBusError) else "unreachable"
             return Failure(code, _unreachable(error), UNREACHABLE)
+        case ChainBrokenError():
+            return Failure("chain_broken", f"{error.message}: the log was changed or is incomplete", FAILED)
         case ContextBusError():
             return Failure(error.code, error.message, USAGE if isinstance(error, _USAGE) else FAILED)
         case OSError():

@@ -47,6 +47,7 @@ def show_step(
     *,
     scope: Scope,
     estimator: EstimatorSpec,
+    durability: str,
     payload: str,
     notes: tuple[str, ...],
 ) -> None:
@@ -65,11 +66,11 @@ def show_step(
         "fsync": "on disk before it was acknowledged",
         "interval": "on disk within two minutes",
         "replicated": "on a majority of the servers of the cluster",
-    }.get(step.durability)
+    }.get(durability)
     facts = (
         ("log", f"sequence {step.sequence}" + (", stored before and sent again" if step.stored else "")),
         ("package", step.reference),
-        ("durability", step.durability + (f" ({kept})" if kept else "")),
+        ("durability", durability + (f" ({kept})" if kept else "")),
         ("payload", payload),
     )
     grid = Table.grid(padding=(0, 2))

@@ -40,7 +40,7 @@ def run(work: Work, *, as_json: bool = False, serves: bool = False) -> Never:
     Raises:
         typer.Exit: always.
     """
-    _send_logs_to_stderr()
+    _send_logs_to_stderr(logging.WARNING if serves else logging.ERROR)
     try:
         with asyncio.Runner(loop_factory=find_loop()) as runner:
             code = runner.run(_until_stopped(work)) or OK
@@ -89,8 +89,8 @@ async def _until_stopped(work: Work) -> int | None:
         raise
 
 
-def _send_logs_to_stderr() -> None:
-    level = logging.getLevelNamesMapping().get(os.environ.get("CONTEXTBUS_LOG", "").upper(), logging.WARNING)
+def _send_logs_to_stderr(usual: int) -> None:
+    level = logging.getLevelNamesMapping().get(os.environ.get("CONTEXTBUS_LOG", "").upper(), usual)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -98,6 +98,6 @@ def _send_logs_to_stderr() -> None:
             structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )

@@ -15,31 +15,35 @@ from contextbus_protocol import blobs, subjects
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.errors import NotFoundError, error_of
-from contextbus_protocol.events import HistoryReplaced, MessagesAppended
+from contextbus_protocol.events import HistoryReplaced, MessagesAppended, StepCompiled
 from contextbus_protocol.package import Package
 
 AT_ONCE: Final = 64
 
 
 class RunContent(msgspec.Struct, frozen=True):
-    """A run with its texts: the fold, the source messages, and the placed blocks with their positions."""
+    """A run with its texts: the fold, the source messages, and the placed blocks with their positions.
+
+    ``own`` are the digests of all blocks that were ever sent, tails included (D.G.33).
+    """
 
     state: RunState
-    messages: tuple[ChatMessage, ...]
-    blocks: tuple[tuple[int, ChatMessage], ...]
+    messages: tuple[ChatMessage, ...] = ()
+    blocks: tuple[tuple[int, ChatMessage], ...] = ()
+    own: frozenset[str] = frozenset()
 
 
 async def read_part(
-    driver: JournalDriver, run: str, part: subjects.Part, at_least: int = 0
+    driver: JournalDriver, run: str, part: subjects.Part, after: int = 0, at_least: int = 0
 ) -> tuple[LoggedCommit, ...]:
-    """All commits of one part of a run's log.
+    """The commits of one part of a run's log after a sequence.
 
     Raises:
         DeadlineExceededError: the log does not answer.
         InvalidTypeError: a commit is damaged.
         UnsupportedVersionError: a newer release wrote one.
     """
-    load = Load(run, part, 0, "", at_least)
+    load = Load(run, part, after, "", at_least)
     loaded = await driver.load(load)
     if loaded.code is not None:
         raise error_of(loaded.code, f"the log of run {run!r} could not be read")
@@ -71,23 +75,24 @@ async def read_blobs(driver: JournalDriver, run: str, references: Iterable[str])
     return found
 
 
-async def read_run(driver: JournalDriver, run: str, at_least: int = 0) -> RunContent:
-    """A run with its texts, from log and blobs.
+async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) -> RunContent:
+    """A run with its texts, from what is known of it and the commits behind that.
 
     Args:
         driver: reads the tenant's log and packages.
-        run: the run's id.
+        known: the run as it was read before; ``RunContent(RunState(run))`` reads it from the start.
         at_least: a sequence that is known to exist.
 
     Raises:
         NotFoundError: messages of the run are no longer stored.
         DeadlineExceededError: log or store do not answer.
     """
-    commits = await read_part(driver, run, "run", at_least)
-    state = RunState(run)
+    run = known.state.run
+    commits = await read_part(driver, run, "run", known.state.sequence, at_least)
+    state = known.state
     events = [e for logged in commits for e in logged.commit.events]
     inputs = await read_blobs(driver, run, (e.inputs for e in events if isinstance(e, MessagesAppended)))
-    messages: list[ChatMessage] = []
+    messages = list(known.messages)
     for logged in commits:
         state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
     for event in events:
@@ -106,4 +111,5 @@ async def read_run(driver: JournalDriver, run: str, at_least: int = 0) -> RunCon
             raise NotFoundError(f"a package of run {run!r} is no longer stored; start a new run")
         package = decode_json(bytes(blobs.decode_output(data).package), Package)
         placed += ((block.position, m) for b in package.blocks if b.placement == "append" for m in b.messages)
-    return RunContent(state, tuple(messages), tuple(placed))
+    own = frozenset(block.digest for e in events if isinstance(e, StepCompiled) for block in e.blocks)
+    return RunContent(state, tuple(messages), tuple(placed), own)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +14,12 @@ import msgspec
 from contextbus.client.asking import ask
 from contextbus.client.compiled import CompiledStep, Tools
 from contextbus.client.given import GivenMessage, read_given, read_usage
-from contextbus.client.reading import read_run
+from contextbus.client.reading import RunContent, read_run
 from contextbus.client.rendered import PositionedBlock, RenderedHistory
 from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
+from contextbus.core.run import RunState
 from contextbus.core.targets.tools import tools_text
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
@@ -60,8 +63,11 @@ from contextbus_protocol.working_memory import (
 DEFAULT_SECONDS: Final = 10.0
 """How long an attempt of a command may take, in seconds."""
 
-RACES: Final = 5
-"""How often a command is decided again after another client changed the history."""
+RACES: Final = 10
+"""How often a command is asked for again after another client changed the history."""
+
+RACE_SECONDS: Final = 0.01
+"""The longest wait before the second time; it doubles up to sixteen times, so that clients do not stay in step."""
 
 A = TypeVar("A", bound=AnyMessage)
 
@@ -116,8 +122,10 @@ class Run:
         self._refresh = refresh
         self._estimator = estimator
         self._handle = RunHandle()
+        self._content = RunContent(RunState(run))
         self._blocks: tuple[PositionedBlock, ...] = ()
         self._rendered = RenderedHistory(self._handle.history, ())
+        self._own: set[str] = set()  # digests of every block that was sent: none is ever a message of the user
         self._open: CompiledStep | None = None
         self._open_count = 0
 
@@ -133,9 +141,11 @@ class Run:
             DeadlineExceededError: log or store do not answer.
             NotFoundError: messages of the run are no longer stored.
         """
-        content = await read_run(self._bus.driver, self.id, max(at_least, self._handle.seen))
+        content = await read_run(self._bus.driver, self._content, max(at_least, self._handle.seen))
+        self._content = content
         self._handle = self._handle.rebase(content.messages, content.state.sequence)
         self._blocks = content.blocks
+        self._own |= content.own
         self._rendered = RenderedHistory(self._handle.history, self._blocks)
 
     async def append(self, *messages: GivenMessage) -> None:
@@ -205,7 +215,7 @@ class Run:
 
         def make() -> CompileStep:
             if given is not None:
-                self._handle = self._handle.hand_over(given, self._own_digests())
+                self._handle = self._handle.hand_over(given, self._own)
             return CompileStep(
                 **self._head(command, seconds),
                 step=step,
@@ -234,7 +244,8 @@ class Run:
         if step is None:
             raise InvalidRequestError("no step is open: call before_model_call first")
         succeeded = report.status == "succeeded"
-        handle = self._handle.append(read_given(report.messages)) if succeeded else self._handle
+        before = self._handle
+        added = read_given(report.messages) if succeeded else ()
         usage = read_usage(report.usage)
         command = _new_id()
 
@@ -243,13 +254,18 @@ class Run:
                 **self._head(command, seconds),
                 step=step.step,
                 status=report.status,
-                history=handle.new_messages() if handle.history.count > handle.kept else None,
+                history=self._handle.new_messages() if self._handle.history.count > self._handle.kept else None,
                 usage=usage,
                 finish_reason=report.finish_reason,
             )
 
-        answer = await self._ask("selection", make(), Recorded)
-        self._handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
+        self._handle = before.append(added)
+        try:
+            answer = await self._race("selection", make, Recorded)
+        except BaseException:
+            self._handle = before  # the caller reports again, with the messages
+            raise
+        self._acknowledge(answer)
         self._open = None
         if succeeded:
             self._blocks += tuple((self._open_count, m) for m in step.messages_of("append"))
@@ -261,7 +277,7 @@ class Run:
             NotFoundError: the run has no step yet.
         """
         answer = await self._ask("selection", RequestRefresh(**self._head(None, seconds)), Recorded)
-        self._handle = self._handle.acknowledge(answer.sequence, answer.count, answer.chain)
+        self._acknowledge(answer)
 
     async def flush(self, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Record appended messages now, without a step.
@@ -280,7 +296,7 @@ class Run:
             )
 
         answer = await self._race("selection", make, Recorded)
-        self._handle = self._handle.acknowledge(answer.sequence, answer.count, answer.chain)
+        self._acknowledge(answer)
 
     # -- working memory
 
@@ -365,10 +381,11 @@ class Run:
     async def _race(self, actor: subjects.ActorName, make: Callable[[], AnyCommand], answer: type[A]) -> A:
         """Ask, and where another client changed the history read the run and ask again."""
         first = make()
-        for _ in range(RACES):
+        for race in range(RACES):
             try:
                 return await self._ask(actor, first, answer)
             except ConflictError:
+                await asyncio.sleep(random.random() * RACE_SECONDS * 2 ** min(race, 4))
                 await self.load()
                 first = msgspec.structs.replace(make(), command=first.command)
         return await self._ask(actor, first, answer)
@@ -379,10 +396,15 @@ class Run:
             raise InvalidTypeError(f"{actor} answered with {type(got).__name__}, not {answer.__name__}; same release?")
         return got
 
+    def _acknowledge(self, answer: StepCompiled | Recorded) -> None:
+        """Note what the log holds now; blocks behind the part of the history that was kept left with it (D.F.14)."""
+        handle = self._handle
+        if handle.kept < handle.base_count:
+            self._blocks = tuple((position, m) for position, m in self._blocks if position <= handle.kept)
+        self._handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
+
     def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
-        if answer.stored and answer.sequence > self._handle.seen:
-            self._handle = msgspec.structs.replace(self._handle, seen=answer.sequence)
-        self._handle = self._handle.acknowledge(answer.sequence, answer.count, answer.chain)
+        self._acknowledge(answer)
         self._rendered = RenderedHistory(self._handle.history, self._blocks, self._rendered)
         self._open_count = self._handle.history.count
         self._open = CompiledStep(
@@ -400,13 +422,8 @@ class Run:
             durability=answer.durability,
             histories=self._rendered,
         )
+        self._own.update(digest_message(m) for block in self._open.blocks for m in block.messages)
         return self._open
-
-    def _own_digests(self) -> frozenset[str]:
-        blocks = [m for _, m in self._blocks]
-        if self._open is not None:
-            blocks += [m for b in self._open.blocks for m in b.messages]
-        return frozenset(digest_message(m) for m in blocks)
 
     def _overhead_estimator(self) -> Estimator:
         return make_estimator(self._estimator, self._bus.tokenizers)

@@ -53,11 +53,16 @@ class RunHandle(msgspec.Struct, frozen=True):
         )
 
     def acknowledge(self, sequence: int, count: int, chain: str) -> RunHandle:
-        """The handle once the log is known to hold ``count`` messages as of a sequence."""
+        """The handle once the log is known to hold ``count`` messages as of a sequence.
+
+        Messages of others that this client has not read are no base for it: the next command says what it was built
+        on, and is refused until the run is read again, so that nothing of others is replaced unread (D.F.19).
+        """
         if sequence < self.seen:
             return self
-        kept = count if count <= self.history.count and self.history.keep(count).chain == chain else 0
-        return msgspec.structs.replace(self, base_count=count, base_chain=chain, kept=kept, seen=sequence)
+        if count > self.history.count or self.history.keep(count).chain != chain:
+            return msgspec.structs.replace(self, seen=sequence)
+        return msgspec.structs.replace(self, base_count=count, base_chain=chain, kept=count, seen=sequence)
 
     def see_memory(self, sequence: int) -> RunHandle:
         """The handle once a commit of the working memory is known."""

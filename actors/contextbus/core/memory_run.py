@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from contextbus.core.digest_set import DigestSet
@@ -70,6 +72,19 @@ def fold_memory_commit(state: MemoryState, sequence: int, digest: str, commit: C
         digest=digest,
         recent=state.recent.add(fact),
     )
+
+
+def fold_memory_commits(state: MemoryState, commits: Iterable[tuple[int, str, Commit]]) -> MemoryState:
+    """The state after further commits, each (sequence, digest of its bytes, commit); known ones change nothing.
+
+    Raises:
+        ChainBrokenError: a commit is missing or was changed.
+        InvalidTypeError: a patch in the log is malformed.
+    """
+    for sequence, digest, commit in commits:
+        if sequence > state.sequence:
+            state = fold_memory_commit(state, sequence, digest, commit)
+    return state
 
 
 def fold_memory_event(state: MemoryState, event: AnyEvent | UnknownEvent) -> tuple[MemoryState, tuple[str, ...]]:

@@ -5,6 +5,7 @@ Selection keeps it, replay rebuilds it, and both use these functions only.  It h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -81,7 +82,8 @@ class RunState(msgspec.Struct, frozen=True):
     """A run as of a commit.
 
     ``broken_prefix`` is set once the history that the last request began with was rewritten (D.F.22).
-    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).
+    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).  ``memory_sequence`` is
+    the newest state of the working memory that a step was of: no later step is of an older one.
     """
 
     run: str
@@ -100,6 +102,7 @@ class RunState(msgspec.Struct, frozen=True):
     last_active_task: str | None = None
     refused_task: tuple[str | None, ...] = ()
     refresh_requested: bool = False
+    memory_sequence: int = 0
     inputs: str | None = None
     recent: Recent[CommandFact] = Recent()
 
@@ -145,6 +148,18 @@ def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> 
         digest=digest,
         recent=recent,
     )
+
+
+def fold_commits(state: RunState, commits: Iterable[tuple[int, str, Commit]]) -> RunState:
+    """The state after further commits, each (sequence, digest of its bytes, commit); known ones change nothing.
+
+    Raises:
+        ChainBrokenError: a commit is missing or was changed.
+    """
+    for sequence, digest, commit in commits:
+        if sequence > state.sequence:
+            state = fold_commit(state, sequence, digest, commit)
+    return state
 
 
 def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, digest: str, command: str) -> RunState:
@@ -241,6 +256,9 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
             entries=entries,
         ),
         broken_prefix=None,
+        memory_sequence=max(
+            state.memory_sequence, 0 if event.working_memory is None else event.working_memory.sequence
+        ),
         passes=event.pass_,
         last_refresh_step=event.step if retrieved else state.last_refresh_step,
         last_active_task=event.active_task_id if retrieved else state.last_active_task,

@@ -5,7 +5,7 @@ Nothing but the log and the blobs is read: no source, no tokenizer, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, cast
 
 import msgspec
@@ -17,14 +17,16 @@ from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.run import ChainBrokenError, RunState, fold_commit, fold_event
 from contextbus.core.step import POLICY, decide_step, plan_step
+from contextbus.replay.form import find_flaws
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.chat import Text
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.events import MessagesAppended, StepCompiled, WorkingMemoryUsed
+from contextbus_protocol.events import MessagesAppended, StepCompiled, WorkingMemoryPatched, WorkingMemoryUsed
 from contextbus_protocol.messages import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.package import CountFact, Package
+from contextbus_protocol.subjects import Part
 
 FetchBlob = Callable[[str], bytes | None]
 CheckStatus = Literal["same", "different", "missing", "unverifiable"]
@@ -75,11 +77,13 @@ def verify_run(log: RunLog, fetch: FetchBlob) -> Verdict:
 
 def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
     try:
-        memory = {0: MemoryState(log.run)}
-        memory |= {logged.sequence: state for logged, state in replay_memory(log)}
-    except ChainBrokenError as exc:
-        yield Check(0, "different", field="working-memory.previous", got=exc.message)
+        states = replay_memory(log)
+    except ContextBusError as exc:
+        field = "working-memory.previous" if isinstance(exc, ChainBrokenError) else "working-memory"
+        yield Check(0, "different", field=field, got=exc.message)
         return
+    yield from _check_memory(log, states)
+    memory = {0: MemoryState(log.run)} | {logged.sequence: state for logged, state in states}
     state = RunState(log.run)
     for logged in log.commits:
         if logged.commit.previous != state.digest:
@@ -91,8 +95,30 @@ def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
                 got=state.digest,
             )
             return
-        yield from _check_commit(state, logged, memory, fetch)
-        state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
+        yield from _check_form(log.run, "run", logged, log.commits)
+        try:
+            yield from _check_commit(state, logged, memory, fetch)
+            state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
+        except ContextBusError as exc:
+            yield Check(logged.sequence, "different", field="events", expected="a commit that folds", got=exc.message)
+            return
+
+
+def _check_form(run: str, part: Part, logged: LoggedCommit, commits: Sequence[LoggedCommit]) -> Iterator[Check]:
+    for flaw in find_flaws(run, part, logged, commits):
+        status: CheckStatus = "unverifiable" if flaw.is_newer else "different"
+        yield Check(logged.sequence, status, None, flaw.field, flaw.expected, flaw.got)
+
+
+def _check_memory(log: RunLog, states: Sequence[tuple[LoggedCommit, MemoryState]]) -> Iterator[Check]:
+    """Whether every patch of the log comes to the revision that its event names."""
+    for logged, state in states:
+        yield from _check_form(log.run, "working-memory", logged, log.memory)
+        revisions = [e.revision for e in logged.commit.events if isinstance(e, WorkingMemoryPatched)]
+        got = None if state.snapshot is None else state.snapshot.revision
+        if revisions and revisions[-1] != got:
+            field = "working-memory.revision"
+            yield Check(logged.sequence, "different", None, field, str(revisions[-1]), str(got))
 
 
 def _check_commit(
@@ -144,14 +170,19 @@ def _check_messages(
     for index, (message, fact) in enumerate(zip(messages, event.messages, strict=True)):
         digest = digest_message(message)
         chain = digests.extend_chain(chain, digest)
-        if (digest, message.role) != (fact.digest, fact.role):
+        if digest != fact.digest:
             yield check("different", f"messages[{index}].digest", fact.digest, digest)
+            return
+        if message.role != fact.role:
+            yield check("different", f"messages[{index}].role", fact.role, message.role)
             return
         if estimator is not None and estimator.message(message) != fact.eighteenths:
             counted = estimator.message(message)
             yield check("different", f"messages[{index}].eighteenths", fact.eighteenths, counted)
             return
-    if chain != event.chain or event.start != state.history.count:
+    if event.start != state.history.count:
+        yield check("different", "start", event.start, state.history.count)
+    elif chain != event.chain:
         yield check("different", "chain", event.chain, chain)
 
 
@@ -170,6 +201,12 @@ def _check_step(
         return check("missing", "package", event.package, "no blob")
     if digests.digest_bytes(data) != event.package:
         return check("different", "package", event.package, digests.digest_bytes(data))
+    if event.facts is not None:
+        facts = fetch(event.facts)
+        if facts is None:
+            return check("missing", "facts", event.facts, "no blob")
+        if digests.digest_bytes(facts) != event.facts:
+            return check("different", "facts", event.facts, digests.digest_bytes(facts))
     used = event.working_memory
     known = memory.get(0 if used is None else used.sequence)
     if known is None:

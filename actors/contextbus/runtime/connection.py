@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -247,7 +248,8 @@ class Connection:
                 try:
                     self._client = await self._build(seconds)
                 except ConnectionError as error:
-                    self._reason = f"no connection to {self._url}: {error}"
+                    shown = re.sub(r"[^/,]*@", "", self._url)  # without user and password
+                    self._reason = f"no connection to {shown}: {error}"
                     if "uthorization" in str(error):
                         break
                     await asyncio.sleep(random.uniform(*RECONNECT_SECONDS))

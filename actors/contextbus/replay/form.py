@@ -1,0 +1,66 @@
+"""Whether commits have the form in which this project writes them: what the hash chain alone cannot tell.
+
+The chain covers every byte of every commit but the last one of a part.  For that one the head, the events and the
+encoding are held against what else is known.  Only what nothing repeats goes unnoticed there: the command's id, digest,
+attempt and clock reading, the engine, and facts that a host reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, get_args
+
+from contextbus import __version__
+from contextbus.replay.run_log import LoggedCommit
+from contextbus_protocol import codec, digests
+from contextbus_protocol.errors import ContextBusError
+from contextbus_protocol.events import AnyEvent, UnknownEvent
+from contextbus_protocol.subjects import Part
+
+KNOWN_TAGS: Final = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
+
+
+class Flaw(NamedTuple):
+    """What is not as it should be; ``is_newer`` when a later release may have written it so."""
+
+    field: str
+    expected: str
+    got: str
+    is_newer: bool = False
+
+
+def find_flaws(run: str, part: Part, logged: LoggedCommit, commits: Sequence[LoggedCommit]) -> Iterator[Flaw]:
+    """Hold one commit of a part against its log.
+
+    Args:
+        run: the run whose log it is.
+        part: the part of the log.
+        logged: the commit.
+        commits: all commits of the part.
+    """
+    commit = logged.commit
+    for field, expected, got in (
+        ("run", run, commit.run),
+        ("part", part, commit.part),
+        ("tenant", commits[0].commit.tenant, commit.tenant),
+    ):
+        if expected != got:
+            yield Flaw(field, expected, got)
+    ours = commit.engine == __version__
+    for index, event in enumerate(commit.events):
+        if isinstance(event, UnknownEvent):
+            damaged = ours or event.name in KNOWN_TAGS
+            got = f"an unreadable {event.name!r}" if damaged else f"an unknown {event.name!r}"
+            yield Flaw(f"events[{index}]", "an event of this release", got, is_newer=not damaged)
+    if ours and logged is commits[-1]:
+        written = _digest(logged)
+        if written != logged.digest:
+            yield Flaw("bytes", logged.digest, written)
+
+
+def _digest(logged: LoggedCommit) -> str:
+    """The digest of the commit as this release writes it."""
+    try:
+        return digests.digest_bytes(codec.encode_commit(logged.commit))
+    except ContextBusError as exc:
+        return exc.code

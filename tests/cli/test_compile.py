@@ -1,0 +1,263 @@
+"""``contextbus compile``: the main job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import EXAMPLES, Command
+from tests.core.checkers import CHECKERS, errors
+
+CONVERSATIONS = ("conversation.json", "conversation-anthropic.json")
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "How do I roll back a deploy?"}]}
+
+
+def write(folder: Path, name: str, content: object) -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("target", ["anthropic", "openai"])
+@pytest.mark.parametrize("name", CONVERSATIONS)
+@pytest.mark.rule("P.A.2", "D.D.2")
+def test_the_examples_become_a_request_that_the_provider_takes(command: Command, name: str, target: str):
+    output = command.folder / "payload.json"
+    said = command.json(
+        *("compile", EXAMPLES / name, "--target", target, "--output", output),
+        *("--docs", EXAMPLES / "runbooks", "--memories", EXAMPLES / "memories.jsonl"),
+        *("--working-memory", EXAMPLES / "working-memory.json", "--scope", "user_id=ada"),
+    )
+    body = json.loads(output.read_bytes())
+    assert not errors(CHECKERS[target](body))
+    assert said["payload"] == str(output)
+    assert said["target"] == target == said["model"]["provider"]
+    assert said["durability"] == "fsync"
+    assert said["scope"] == {"userId": "ada"}
+    assert not said["warnings"]
+    chosen = [e for e in said["manifest"]["entries"] if e["selected"]]
+    assert {e["source"] for e in chosen} == {"working-memory", "memory", "docs"}
+    for kind in ("working-memory", "memory", "rag"):
+        assert said["tokens"][kind] == sum(e["tokens"] for e in chosen if e["kind"] == kind) > 0
+    assert [b["placement"] for b in said["blocks"]] == ["append", "ephemeral-tail"]
+    text = json.dumps(body)
+    assert "rollback" in text
+    assert "took over billing" in text
+    assert command.json("verify", said["run"]) == {"run": said["run"], "clean": True, "steps": 1, "checks": []}
+
+
+@pytest.mark.broker
+def test_the_report_says_what_was_chosen_and_how_to_check_it(command: Command):
+    output = command.folder / "p.json"
+    result = command(
+        "compile", EXAMPLES / "conversation.json", "--docs", EXAMPLES / "runbooks", "--run", "r1", "-o", output
+    )
+    for words in ("budget", "manifest", "rollbacks.md#0", "ranked", "blocks placed", "sha256:", "sequence", "fsync"):
+        assert words in result.stdout
+    assert f"contextbus replay r1 --data {command.data}" in result.stdout
+    assert f"contextbus verify r1 --data {command.data}" in result.stdout
+    assert "user_id=local" in result.stdout
+
+
+@pytest.mark.broker
+@pytest.mark.rule("D.K.24", "D.R.7")
+def test_the_same_again_has_no_second_effect(command: Command):
+    asked = ("compile", EXAMPLES / "conversation.json", "--run", "r1", "--memories", EXAMPLES / "memories.jsonl")
+    first = command.json(*asked, "-o", command.folder / "a.json")
+    again = command.json(*asked, "-o", command.folder / "b.json")
+    assert (again["sequence"], again["package"], again["stored"]) == (first["sequence"], first["package"], True)
+    assert again["durability"] == "fsync"
+    assert (command.folder / "a.json").read_bytes() == (command.folder / "b.json").read_bytes()
+    lines = (EXAMPLES / "memories.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(command.json("memories", "--scope", "user_id=local")) == len(lines)
+
+
+@pytest.mark.broker
+@pytest.mark.rule("D.K.3")
+def test_a_run_keeps_its_scope(command: Command):
+    chat = write(command.folder, "chat.json", CHAT)
+    command("compile", chat, "--run", "r1", "--scope", "user_id=ada", "-o", command.folder / "p.json")
+    result = command("compile", chat, "--run", "r1", "--scope", "user_id=bob", "-o", command.folder / "q.json", code=2)
+    assert "user_id" in result.stderr
+    assert not (command.folder / "q.json").exists()
+
+
+@pytest.mark.broker
+def test_a_conversation_that_the_assistant_ends_is_compiled(command: Command):
+    ended = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "See the runbook."}]}
+    chat = write(command.folder, "chat.json", ended)
+    result = command("compile", chat, "--docs", EXAMPLES / "runbooks", "--target", "anthropic", "-o", "-")
+    body = json.loads(result.stdout)
+    assert not errors(CHECKERS["anthropic"](body))
+    assert "manifest" in result.stderr
+
+
+@pytest.mark.broker
+def test_every_conversation_of_a_file_becomes_a_run(command: Command):
+    documents = "\n".join(
+        json.dumps({"id": str(n), "title": f"Rule {n}", "text": f"Rule {n} about deploys and rollbacks."})
+        for n in range(3)
+    )
+    docs = write(command.folder, "documents.jsonl", documents)
+    (command.folder / "sub").mkdir()
+    write(command.folder / "sub", "documents.jsonl", json.dumps({"id": "other", "text": "deploys elsewhere"}))
+    chats = write(command.folder, "chats.jsonl", "\n".join(json.dumps({"id": f"chat {n}", **CHAT}) for n in range(4)))
+    output = command.folder / "out"
+    said = command.lines("compile", chats, "--all", "--docs", docs, "--run", "batch", "-o", output)
+    assert [s["run"] for s in said] == [f"batch-chat-{n}" for n in range(4)]
+    assert sorted(p.name for p in output.iterdir()) == [f"batch-chat-{n}.json" for n in range(4)]
+    records = {e["recordId"] for s in said for e in s["manifest"]["entries"]}
+    assert records == {f"documents.jsonl/{n}#0" for n in range(3)}
+    assert [r["run"] for r in command.json("runs")] == [s["run"] for s in said]
+    assert all(v["clean"] for v in command.lines("verify", "--all"))
+    text = command("compile", chats, "--all", "--docs", docs, "--run", "more").stdout
+    assert sum(line.startswith("more-chat-") for line in text.splitlines()) == 4
+    assert "Traceback" not in text
+
+
+@pytest.mark.broker
+def test_one_conversation_of_several_is_named_by_id_or_index(command: Command):
+    chats = write(command.folder, "chats.jsonl", "\n".join(json.dumps({"id": f"c{n}", **CHAT}) for n in range(3)))
+    result = command("compile", chats, code=2)
+    assert "3 conversations" in result.stderr
+    assert "--conversation" in result.stderr
+    for wanted in ("c2", "2"):
+        command("compile", chats, "--conversation", wanted, "-o", command.folder / "p.json")
+    assert "'c9'" in command("compile", chats, "--conversation", "c9", code=2).stderr
+
+
+@pytest.mark.broker
+def test_a_model_and_its_limits_can_be_named(command: Command):
+    chat = write(command.folder, "chat.json", CHAT)
+    said = command.json(
+        *("compile", chat, "--model", "mistral/large", "--context-window", "4000", "--max-output-tokens", "1000"),
+        *("--target", "openai", "--docs", EXAMPLES / "runbooks", "--budget", "500", "-o", command.folder / "p.json"),
+    )
+    assert said["model"] == {
+        "provider": "mistral",
+        "modelId": "large",
+        "contextWindow": 4000,
+        "maxOutputTokens": 1000,
+    }
+    assert said["manifest"]["budget"]["contextTokens"] == 500 >= sum(said["tokens"].values())
+
+
+@pytest.mark.broker
+def test_sources_of_ones_own_take_part(command: Command):
+    said = command.json(
+        *("compile", EXAMPLES / "conversation.json", "--worker", EXAMPLES / "tickets.py", "--no-memory"),
+        *("-o", command.folder / "p.json"),
+    )
+    assert {e["recordId"] for e in said["manifest"]["entries"]} >= {"BILL-2041"}
+    assert [s["source"] for s in said["manifest"]["sources"]] == ["tickets"]
+
+
+@pytest.mark.broker
+def test_an_absent_source_is_a_warning(command: Command):
+    chat = write(command.folder, "chat.json", CHAT)
+    result = command("compile", chat, "--source", "tickets:rag", "--json", "-o", command.folder / "p.json")
+    assert json.loads(result.stdout)["warnings"] == [
+        {"code": "context-source-failed", "source": "tickets", "error": "absent"}
+    ]
+    assert "tickets" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "no file"),
+        ("  ", "empty"),
+        ("nope", "not JSON"),
+        ('{"a": 1}', "no conversation"),
+        ("[]", "no messages"),
+        ('{"messages": [{"role": "king", "content": "x"}]}', "messages[0].role"),
+        ('{"messages": []}\n{"messages": nope}', "line 2"),
+    ],
+)
+def test_a_file_that_is_no_conversation_is_named(command: Command, content: str | None, words: str):
+    path = command.folder / "chat.json"
+    if content is not None:
+        write(command.folder, "chat.json", content)
+    result = command("compile", path, code=2)
+    assert words in result.stderr
+    assert "chat.json" in result.stderr
+    assert not result.stdout
+    assert not command.data.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--target", "google"), "anthropic"),
+        (("--model", "gpt"), "PROVIDER/ID"),
+        (("--scope", "name=ada"), "user_id"),
+        (("--scope", "user_id"), "FIELD=VALUE"),
+        (("--estimator", "guess"), "cl100k_base"),
+        (("--source", "tickets"), "ID:KIND"),
+        (("--docs", "nowhere"), "nowhere"),
+        (("--memories", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("--context-window", "100"), "--context-window"),
+        (("--worker", "nowhere.py"), "nowhere.py"),
+        (("--tenant", ""), "--tenant"),
+        (("--nats", "http://host"), "nats://host:4222"),
+        (("--all", "--conversation", "1"), "--conversation"),
+        (("--json", "--output", "-"), "--output"),
+    ],
+)
+def test_an_unusable_option_is_named(command: Command, arguments: tuple[str, ...], words: str):
+    result = command("compile", EXAMPLES / "conversation.json", *arguments, code=2)
+    assert words in result.stderr
+    assert not result.stdout
+
+
+def test_errors_are_json_where_json_is_asked_for(command: Command):
+    result = command("compile", command.folder / "none.json", "--json", code=2)
+    error = json.loads(result.stderr)["error"]
+    assert (error["code"], error["exit_code"]) == ("usage", 2)
+
+
+def test_a_server_that_is_not_there_is_exit_code_3_without_the_password(command: Command):
+    url = "nats://ada:s3cret@127.0.0.1:1"
+    result = command("compile", EXAMPLES / "conversation.json", "--nats", url, code=3)
+    assert "127.0.0.1:1" in result.stderr
+    assert "s3cret" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("1 = 2", "SyntaxError"),
+        ("import nothing_of_this_name", "line 1"),
+        ("x = 1", "@source"),
+        (
+            "from contextbus.client import source\n"
+            "a = source(id='t', kind='rag')(lambda query: [])\nb = source(id='t', kind='rag')(lambda query: [])",
+            "'t'",
+        ),
+    ],
+)
+def test_a_worker_file_that_is_none_is_named(command: Command, content: str, words: str):
+    path = write(command.folder, "mine.py", content)
+    result = command("compile", EXAMPLES / "conversation.json", "--worker", path, code=2)
+    assert words in result.stderr
+    assert "mine.py" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [('{"goals": 1}', "goals"), ('{"version": 1}', "scope"), ("[]", "expected"), ("{", "working.json")],
+)
+def test_a_working_memory_that_is_none_is_named(command: Command, content: str, words: str):
+    path = write(command.folder, "working.json", content)
+    result = command("compile", EXAMPLES / "conversation.json", "--working-memory", path, code=2)
+    assert words in result.stderr.lower()
+
+
+@pytest.mark.parametrize("content", ["{}", '{"text": ""}', '{"text": 1}', "x"])
+def test_a_memory_line_that_is_none_is_named(command: Command, content: str):
+    path = write(command.folder, "m.jsonl", '"fine"\n' + content)
+    assert "line 2" in command("compile", EXAMPLES / "conversation.json", "--memories", path, code=2).stderr

@@ -1,0 +1,112 @@
+"""Record a run for good: ``python -m tests.golden.record`` writes <release>-<name>.jsonl where it is missing.
+
+Later releases must fold and verify these files as they are; a release adds files and changes none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from tests.client.scripted import SCOPE, Scripted, bus_with
+from tests.golden.journal import FOLDER, Journal, summarise, write_journal
+
+import contextbus.client as contextbus
+from contextbus import __version__
+from contextbus_protocol import codec
+from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult, assistant, system, user
+from contextbus_protocol.errors import ContextBusError, SourceFailedError
+from contextbus_protocol.values import EstimatorSpec, Model, Provenance, SourceSpec
+from contextbus_protocol.working_memory import (
+    AddDecision,
+    AddObservation,
+    RecordAttempt,
+    SetActiveTask,
+    Task,
+    TaskList,
+    TasksInput,
+)
+
+MODEL = Model("anthropic", "claude-test", 200_000, 8_000)
+CALL = ChatMessage(
+    role="assistant", content=(ToolCall(id="call-1", name="status", arguments='{"service": "billing"}'),)
+)
+RESULT = ChatMessage(role="tool", content=(ToolResult(id="call-1", content=(Text(text="green"),)),))
+
+
+async def record_all_events(estimator: EstimatorSpec) -> Journal:
+    """A run in which every kind of event of a run occurs."""
+    memory = Scripted(
+        [
+            contextbus.candidate("mem-1", "Every deploy goes to eu-west.", 1.0, 1, provenance=Provenance("asserted")),
+            contextbus.candidate("mem-2", "Use <blue/green> & wait · 5 minutes.", 0.7, 3),
+        ],
+        id="memory",
+        kind="memory",
+    )
+    docs = Scripted([contextbus.candidate(str(n), f"Runbook {n}: deploys need a green CI run.", 0.9) for n in range(3)])
+    tickets = Scripted(RuntimeError("down"), id="tickets", required=True)
+    async with bus_with(memory, docs, tickets) as bus:
+        sources: list[str | SourceSpec] = ["memory", "rag", "tickets"]
+        run = await bus.run("golden", scope=SCOPE, sources=sources, estimator=estimator, budget={"max_tokens": 300})
+        tasks = TasksInput(TaskList("Deploy", (Task("t1", "Check CI"), Task("t2", "Roll out"))), "t1")
+        await run.create_working_memory(goal="Deploy billing.", constraints=["No Friday."], tasks=tasks)
+        opening = [system("Be brief."), user("How do I deploy?")]
+        with contextlib.suppress(SourceFailedError):  # step-failed
+            await run.before_model_call(opening, model=MODEL)
+        tickets.answer = ()
+        await run.before_model_call(opening, model=MODEL)
+        usage = contextbus.Usage(input_tokens=120, output_tokens=9)
+        report = contextbus.Report(status="succeeded", messages=[CALL, RESULT], usage=usage, finish_reason="stop")
+        await run.after_model_call(report)
+        await run.patch_working_memory(AddObservation(text="CI is green."), expected_revision=0, writer="model")
+        await run.before_model_call(model=MODEL)  # reused
+        await run.after_model_call(contextbus.Report(status="failed"))
+        await run.append(user("And now?"))
+        await run.flush()
+        await run.request_refresh()
+        docs.answer = [contextbus.candidate("1", "Runbook 1: deploys need two green CI runs.", 0.9)]
+        memory.answer = RuntimeError("gone")
+        await run.before_model_call(model=MODEL)  # host-request, source-failed
+        await run.after_model_call(contextbus.Report(status="succeeded", messages=[assistant("Roll out.")]))
+        await run.patch_working_memory(
+            SetActiveTask(id="t2"),
+            AddDecision(text="Roll out at noon.", rationale="Quiet."),
+            RecordAttempt(text="Dry run.", outcome="succeeded"),
+            expected_revision=1,
+        )
+        rewritten = [system("Be brief."), user("How do I deploy?"), assistant("Ask CI first."), user("Done. Next?")]
+        await run.before_model_call(rewritten, model=MODEL, step=9)  # history-replaced, task-change
+        return await take_journal(bus, run.id)
+
+
+async def take_journal(bus: contextbus.ContextBus, run: str) -> Journal:
+    """The stored bytes of a run.
+
+    Raises:
+        ContextBusError: a commit would be written otherwise than it stands in the log.
+    """
+    log = await bus.log(run)
+    blobs = await bus.blobs(log)
+
+    def stored(part: str) -> tuple[tuple[int, bytes], ...]:
+        commits = log.commits if part == "run" else log.memory
+        return tuple((c.sequence, codec.encode_commit(c.commit)) for c in commits)
+
+    journal = Journal(run, __version__, summarise(log), stored("run"), stored("working-memory"), blobs)
+    if journal.log() != log:
+        raise ContextBusError("a commit's bytes are not those of the log")
+    return journal
+
+
+def main() -> None:
+    """Write what is missing."""
+    for name, estimator in (("classes", EstimatorSpec()), ("characters", EstimatorSpec(name="characters"))):
+        path = FOLDER / f"{__version__}-{name}.jsonl"
+        if not path.exists():
+            write_journal(path, asyncio.run(record_all_events(estimator)))
+            print(f"{path.name}: recorded")  # noqa: T201  (a command line)
+
+
+if __name__ == "__main__":
+    main()
