@@ -4,15 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, cast
 
-from nats.aio.client import Client
+import nats
+from nats.aio.msg import Msg
 from nats.js.client import JetStreamContext
 
 from benchmarks.sizes import Stored
 from contextbus_protocol.digests import digest_bytes
 
 TENANT = "bare"
+
+
+class BareClient(Protocol):
+    """What is used of nats-py's client, with the types that it leaves open."""
+
+    async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
+        """Send a message."""
+        ...
+
+    async def subscribe(
+        self, subject: str, queue: str = "", cb: Callable[[Msg], Awaitable[None]] | None = None
+    ) -> object:
+        """Take messages."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until the server has what was sent."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+    def jetstream(self) -> JetStreamContext:
+        """The API of streams."""
+        ...
+
+    def new_inbox(self) -> str:
+        """A reply address."""
+        ...
+
+
+async def connect_bare(url: str, token: str) -> BareClient:
+    """Connect with nats-py itself."""
+    return cast("BareClient", await cast("Any", nats).connect(url, token=token))
 
 
 class BareStore:
@@ -22,7 +59,7 @@ class BareStore:
         client: The connection to the server.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BareClient) -> None:
         self._jetstream: JetStreamContext = client.jetstream()
         self._last: dict[str, int] = {}
         self._counter = itertools.count(1)

@@ -10,11 +10,9 @@ import sys
 from typing import Final
 
 import msgspec
-import nats
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from benchmarks.bare import BareStore
+from benchmarks.bare import BareClient, BareStore, connect_bare
 from benchmarks.loops import loop_factory
 from benchmarks.processes import run_child, serve_until_parent_ends
 from benchmarks.sizes import Hops
@@ -58,7 +56,7 @@ class BareActor:
         given: What the child was told.
     """
 
-    def __init__(self, client: Client, given: BareSettings) -> None:
+    def __init__(self, client: BareClient, given: BareSettings) -> None:
         self._client = client
         self._given = given
         self._replies: dict[str, str] = {}
@@ -137,7 +135,7 @@ class BareActor:
 
 async def serve_bare(given: BareSettings) -> None:
     """Serve until the parent ends."""
-    client = await nats.connect(given.url, token=given.token)
+    client = await connect_bare(given.url, given.token)
     try:
         await BareActor(client, given).start()
         await serve_until_parent_ends()

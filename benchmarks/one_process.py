@@ -8,10 +8,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-import nats
-
 import contextbus.client as contextbus
-from benchmarks.bare import BareStore
+from benchmarks.bare import BareStore, connect_bare
 from benchmarks.measuring import SETTINGS, Plan, serve_streams, time_batches, time_runs
 from benchmarks.ratios import Ratio, summarise
 from benchmarks.sizes import Stored, read_stored
@@ -88,7 +86,7 @@ async def measure_one_process(plan: Plan, folder: Path) -> list[Ratio]:
             rules = await stack.enter_async_context(
                 contextbus.open("memory:", tenant="rules", sources=make_sources(), memory=False)
             )
-            client = await nats.connect(server.url, token=server.token)
+            client = await connect_bare(server.url, server.token)
             stack.push_async_callback(client.close)
             store = BareStore(client)
             for kind in STEP_KINDS:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import nats
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 import contextbus.client as contextbus
+from benchmarks.bare import BareClient, connect_bare
 from benchmarks.loops import loop_factory
 from benchmarks.ratios import Ratio, Report, count_cores, show, summarise
 from benchmarks.workload import MODEL, begin_run, make_sources, write_message
@@ -67,7 +66,7 @@ class RawReader:
         client: The connection.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BareClient) -> None:
         self._client = client
         self._page: list[tuple[int, bytes]] = []
         self._end = asyncio.Event()
@@ -114,7 +113,7 @@ async def measure(count: int, rounds: int) -> list[Ratio]:
         journal = JetStreamJournal(connection)
         stack.callback(journal.close)
         await store_commits(journal, commits)
-        client = await nats.connect(server.url, token=server.token)
+        client = await connect_bare(server.url, server.token)
         stack.push_async_callback(client.close)
         raw = RawReader(client)
         await raw.start()

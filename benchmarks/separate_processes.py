@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import nats
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 import contextbus.client as contextbus
 from benchmarks.actor_process import ActorSettings
+from benchmarks.bare import BareClient, connect_bare
 from benchmarks.bare_process import INBOX, BareSettings, fill, key_of
 from benchmarks.measuring import SETTINGS, Plan, serve_streams, time_batches, time_runs
 from benchmarks.processes import spawn
@@ -40,7 +39,7 @@ class BareCaller:
         hops: The bytes of each hop.
     """
 
-    def __init__(self, client: Client, hops: dict[StepKind, Hops]) -> None:
+    def __init__(self, client: BareClient, hops: dict[StepKind, Hops]) -> None:
         self._client = client
         self._hops = hops
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -100,7 +99,9 @@ def _describe(
     server: Server, hops: dict[StepKind, Hops], stored: dict[StepKind, tuple[Stored, ...]], *, uvloop: bool
 ) -> tuple[list[bytes], list[bytes]]:
     """What the children are told, ours and bare; a bare step stores what the middle step of a run stores."""
-    middle = {kind: steps[len(steps) // 2] for kind, steps in stored.items()}
+    middle: dict[StepKind, Stored] = {kind: steps[len(steps) // 2] for kind, steps in stored.items()}
+    blobs: dict[StepKind, tuple[int, ...]] = {kind: tuple(map(len, step.blobs)) for kind, step in middle.items()}
+    commits: dict[StepKind, int] = {kind: len(step.commit) for kind, step in middle.items()}
     ours = [
         ActorSettings(url=server.url, token=server.token, tenant=TENANT, role=role, uvloop=uvloop) for role in ROLES
     ]
@@ -110,8 +111,8 @@ def _describe(
             token=server.token,
             role=role,
             hops=hops,
-            blobs={kind: tuple(map(len, step.blobs)) for kind, step in middle.items()},
-            commits={kind: len(step.commit) for kind, step in middle.items()},
+            blobs=blobs,
+            commits=commits,
             uvloop=uvloop,
         )
         for role in ROLES
@@ -135,7 +136,7 @@ async def measure_separate_processes(plan: Plan, folder: Path, *, uvloop: bool) 
             ours = await stack.enter_async_context(
                 contextbus.open(server.url, token=server.token, tenant=TENANT, actors="remote", memory=False)
             )
-            client = await nats.connect(server.url, token=server.token)
+            client = await connect_bare(server.url, server.token)
             stack.push_async_callback(client.close)
             caller = BareCaller(client, hops)
             await caller.start()
