@@ -27,6 +27,8 @@ from tests.actors.bench import (
 
 from contextbus.actors.recorded import failure_of, refuse_command
 from contextbus_protocol.chat import user
+from contextbus_protocol.commands import ErrorReply, Recorded
+from contextbus_protocol.commit_requests import Record
 from contextbus_protocol.errors import ErrorData, SourceFailedError
 from contextbus_protocol.events import (
     CallFailed,
@@ -36,7 +38,6 @@ from contextbus_protocol.events import (
     RefreshRequested,
     RunStarted,
 )
-from contextbus_protocol.messages import ErrorReply, Record, Recorded
 from contextbus_protocol.values import EstimatorSpec, Scope, Usage
 
 

@@ -35,6 +35,8 @@ from contextbus.core.recent import REMEMBERED_COMMANDS
 from contextbus.core.run import find_command
 from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol import codec
+from contextbus_protocol.commands import CancelCommand, ErrorReply, Recorded, StepCompiled
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.events import (
     RefreshRequested,
     RunStarted,
@@ -43,22 +45,8 @@ from contextbus_protocol.events import (
 from contextbus_protocol.events import (
     StepCompiled as StepCompiledEvent,
 )
-from contextbus_protocol.messages import (
-    AskItems,
-    CancelCommand,
-    Committed,
-    Conflicted,
-    Elapsed,
-    ErrorReply,
-    Fetched,
-    ItemsOffered,
-    Loaded,
-    Place,
-    Record,
-    Recorded,
-    StepCompiled,
-    Unstored,
-)
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.values import EstimatorSpec
 
 

@@ -24,8 +24,8 @@ from contextbus.actors import settle
 from contextbus.actors.flight import Flight, RunCommand, deadline_token, digest_command, drop_waiting
 from contextbus.core.run import RunState, find_command
 from contextbus_protocol.chat import user
+from contextbus_protocol.commands import CompileStep
 from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, InvalidTypeError, StaleStepError
-from contextbus_protocol.messages import CompileStep
 from contextbus_protocol.values import EstimatorSpec, Model, RefreshOptions, Usage
 
 

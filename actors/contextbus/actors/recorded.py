@@ -11,6 +11,16 @@ from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.run import RunState
 from contextbus.core.scope import narrow
 from contextbus.core.step import take_messages
+from contextbus_protocol.commands import (
+    AppendMessages,
+    CompileStep,
+    ErrorReply,
+    NewMessages,
+    Recorded,
+    ReportStep,
+    RequestRefresh,
+)
+from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Record
 from contextbus_protocol.errors import (
     ContextBusError,
     InvalidRequestError,
@@ -23,18 +33,6 @@ from contextbus_protocol.events import (
     CallSucceeded,
     RefreshRequested,
     StepFailed,
-)
-from contextbus_protocol.messages import (
-    AppendMessages,
-    CommitHead,
-    CompileStep,
-    ErrorReply,
-    HistoryFact,
-    NewMessages,
-    Record,
-    Recorded,
-    ReportStep,
-    RequestRefresh,
 )
 from contextbus_protocol.values import EstimatorSpec, Scope, SourceResult
 

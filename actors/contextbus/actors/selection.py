@@ -25,6 +25,15 @@ from contextbus.actors.flight import (
 )
 from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commits
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import (
+    AppendMessages,
+    CancelCommand,
+    CompileStep,
+    Recorded,
+    ReportStep,
+    RequestRefresh,
+)
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.errors import (
     BusyError,
     CommandMismatchError,
@@ -35,26 +44,9 @@ from contextbus_protocol.errors import (
     SourceFailedError,
     error_of,
 )
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AppendMessages,
-    CancelCommand,
-    Committed,
-    CompileStep,
-    Conflicted,
-    Elapsed,
-    Failed,
-    Fetched,
-    ItemsOffered,
-    Loaded,
-    Offered,
-    Place,
-    Record,
-    Recorded,
-    ReportStep,
-    RequestRefresh,
-    Unstored,
-)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import Failed, ItemsOffered, Offered
 from contextbus_protocol.subjects import ActorName
 from contextbus_protocol.values import SourceResult
 

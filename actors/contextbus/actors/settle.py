@@ -18,16 +18,11 @@ from contextbus.core.run import CommandFact, RunState, find_command
 from contextbus.core.scope import narrow
 from contextbus.core.step import decide_step, plan_step, take_messages
 from contextbus_protocol import blobs
+from contextbus_protocol.commands import CompileStep, Recorded, StepCompiled
+from contextbus_protocol.commit_requests import Place, WorkingMemoryInput
 from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, StaleStepError
 from contextbus_protocol.events import WorkingMemoryUsed
-from contextbus_protocol.messages import (
-    AskItems,
-    CompileStep,
-    Place,
-    Recorded,
-    StepCompiled,
-    WorkingMemoryInput,
-)
+from contextbus_protocol.questions import AskItems
 from contextbus_protocol.values import SourceResult
 
 replace = msgspec.structs.replace
