@@ -148,12 +148,13 @@ class MemoryFeed:
         stale = 0
         marks = self._known
         while True:
-            target = await memory_log.read_last_sequence(self._journal, self._pattern)
+            last = await memory_log.insist(partial(self._journal.last, self._pattern))
+            target = 0 if last is None else last.sequence
             if marks.records >= target and (marks.records >= seen or stale >= STALE_ATTEMPTS):
                 # A sequence that the client has seen and nobody has any more was erased.
                 return marks
             marks = await self._marks()
-            page = await memory_log.read_pattern(self._journal, self._pattern, after=marks.records)
+            page = await memory_log.insist(partial(self._journal.read, self._pattern, after=marks.records))
             if page.records:
                 await self._apply(page, marks.records)
                 marks = await self._marks()
