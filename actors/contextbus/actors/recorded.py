@@ -140,6 +140,7 @@ def plan_record(
     tenant: str,
     inbox: str,
     tokenizers: Tokenizers,
+    durability: str,
 ) -> Record | Recorded:
     """What a command without rendering comes to: a commit, or the answer that nothing is new.
 
@@ -182,6 +183,7 @@ def plan_record(
             commit=fold.digest,
             count=fold.history.count,
             chain=fold.history.chain,
+            durability=durability,
         )
     return record_of(fold, flight, tenant, inbox, history=history, events=events)
 

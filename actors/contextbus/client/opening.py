@@ -97,7 +97,7 @@ async def open_bus(
         rules: tuple[Rule[Any], ...] = ()
         if actors == "local":
             rules = (
-                Selection(tenant, f"{inbox}.selection", counters.tokenizers),
+                Selection(tenant, f"{inbox}.selection", counters.tokenizers, rests_on),
                 WorkingMemory(tenant, instance),
                 Placement(counters.tokenizers, rests_on),
             )
