@@ -153,7 +153,7 @@ def test_hash_order_changes_nothing() -> None:
     assert len(output) > 1000
 
 
-@pytest.mark.rule("D.M.13", "D.D.10")
+@pytest.mark.rule("D.M.13", "D.D.9", "D.D.10")
 @given(inputs(), SPEC)
 def test_blocks_never_cost_more_than_the_sum_of_their_parts(given_: ContextInput, spec: EstimatorSpec) -> None:
     estimator = make_estimator(spec)
