@@ -45,7 +45,9 @@ async def test_a_folder_answers_queries_and_follows_its_files(ask: Ask, tmp_path
                 break
             await anyio.sleep(0.1)
     assert [c.record_id for c in offered.candidates] == ["coffee.md#0"]
-    assert await answer(ask("?!")) == Offered(run="run-1", token="3", source="rag", kind="rag")
+    nothing = await answer(ask("?!"))
+    assert isinstance(nothing, Offered)
+    assert nothing.candidates == ()
     await source.aclose()
 
 
