@@ -124,19 +124,16 @@ class CountFact(Value, frozen=True):
     eighteenths: int
 
 
-class Decision(Value, frozen=True, kw_only=True):
+class StepDecision(Value, frozen=True, kw_only=True):
     """What was decided for a step, before anything is rendered.
 
     ``scores`` and ``mandatory`` run parallel to the manifest's entries; working-memory items have no score.
-    ``append_tokens`` and ``tail_tokens`` are what the two blocks cost in all.  ``counts`` is filled for tokenizers
-    only.
+    ``counts`` is filled for tokenizers only.
     """
 
     manifest: ContextManifest
     scores: tuple[float | None, ...]
     mandatory: tuple[bool, ...]
-    append_tokens: int = 0
-    tail_tokens: int = 0
     counts: tuple[CountFact, ...] = ()
 
 

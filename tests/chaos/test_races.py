@@ -15,10 +15,11 @@ import contextbus.client as contextbus
 from contextbus.core.handle import RunHandle
 from contextbus.runtime import embedded
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import CompileStep
+from contextbus_protocol.commands import StepCompiled as StepCompiledReply
 from contextbus_protocol.errors import StaleStepError
 from contextbus_protocol.events import StepCompiled
-from contextbus_protocol.messages import AnyMessage, CompileStep
-from contextbus_protocol.messages import StepCompiled as StepCompiledReply
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.values import SourceSpec, StepOptions
 from contextbus_protocol.working_memory import AddObservation
 from tests.chaos.fleet import ACTORS, fleet

@@ -29,8 +29,8 @@ from contextbus_protocol.errors import (
     SourceFailedError,
     StaleStepError,
 )
-from contextbus_protocol.messages import Query
 from contextbus_protocol.package import ContextManifest
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Candidate, SourceSpec
 
 pytestmark = pytest.mark.broker

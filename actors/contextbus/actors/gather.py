@@ -15,6 +15,7 @@ from contextbus.core.compile import share_hints
 from contextbus.core.estimate import Estimator
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import CompileStep
 from contextbus_protocol.errors import (
     ContextBusError,
     ErrorData,
@@ -23,7 +24,7 @@ from contextbus_protocol.errors import (
     SourceFailedError,
 )
 from contextbus_protocol.events import SourceFact
-from contextbus_protocol.messages import CompileStep, Failed, Offered, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import SourceResult, SourceSpec, SourceStatus, StepOptions
 
 NOT_TAKEN: Final = ("busy", "absent")

@@ -11,8 +11,9 @@ from contextbus.actors import client as retry
 from contextbus.runtime.bus import BusUnavailableError
 from contextbus.runtime.host import Host
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import AnyCommand, CancelCommand, ErrorReply
 from contextbus_protocol.errors import ContextBusError, DeadlineExceededError, error_of
-from contextbus_protocol.messages import AnyCommand, AnyMessage, CancelCommand, ErrorReply
+from contextbus_protocol.messages import AnyMessage
 
 
 async def ask(host: Host, actor: subjects.ActorName, command: AnyCommand) -> AnyMessage:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, Protocol, TypedDict, TypeVar
@@ -21,15 +20,13 @@ from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
 from contextbus.core.run import RunState
 from contextbus.core.targets.tools import tools_text
+from contextbus.runtime.clock import read_milliseconds
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import decode_json
-from contextbus_protocol.digests import digest_text
-from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError, SourceFailedError
-from contextbus_protocol.messages import (
+from contextbus_protocol.commands import (
     AnyCommand,
-    AnyMessage,
     AppendMessages,
     CompileStep,
     CreateWorkingMemory,
@@ -41,6 +38,9 @@ from contextbus_protocol.messages import (
     StepCompiled,
     WorkingMemoryState,
 )
+from contextbus_protocol.digests import digest_text
+from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError, SourceFailedError
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.package import Package
 from contextbus_protocol.values import (
     ContextBudget,
@@ -373,7 +373,7 @@ class Run:
             attempt=1,
             reply_to="",
             seconds_left=seconds,
-            now=int(time.time() * 1000),
+            now=read_milliseconds(),
             seen=self._handle.seen,
             seen_memory=self._handle.seen_memory,
         )

@@ -204,10 +204,6 @@ class SourceHistory(msgspec.Struct, frozen=True):
                 break
         return Difference(keep, without_blocks(handed[place:], own_digests))
 
-    def common_prefix(self, given: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> int:
-        """The number of messages that ``given`` shares with this history from the start."""
-        return self.difference(given, own_digests).keep
-
     def _leads(self, handed: list[ChatMessage]) -> bool:
         """Whether ``handed`` begins with this history: lists compare the identity of their items first, in C."""
         if self.bodies is None or len(self.bodies.messages) != self.count:

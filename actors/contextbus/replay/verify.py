@@ -22,9 +22,9 @@ from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.chat import Text
 from contextbus_protocol.codec import decode_json, encode_json
+from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import MessagesAppended, StepCompiled, WorkingMemoryPatched, WorkingMemoryUsed
-from contextbus_protocol.messages import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.package import CountFact, Package
 from contextbus_protocol.subjects import Part
 
@@ -304,7 +304,6 @@ def _compute(
         active_task_id=plan.active_task_id,
         host_request=event.host_request,
         working_memory=used,
-        erasures=event.erasures,
     )
     package = place(decision, output.results, snapshot, message.query)
     again, text, _ = compile_event(message, package, estimator)

@@ -16,7 +16,8 @@ from contextbus.runtime.host_stats import HostStats
 from contextbus.runtime.run_states import RunState
 from contextbus.runtime.trampoline import Actor, Alarm, Trampoline
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.messages import AnyMessage, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Elapsed, Fetched, Loaded, Unstored
 
 _log = structlog.get_logger(__name__)
 

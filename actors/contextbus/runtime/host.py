@@ -35,16 +35,10 @@ from contextbus.runtime.run_states import RunState
 from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler, fits
 from contextbus.runtime.trampoline import Actor, Trampoline
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    Failed,
-    Offered,
-    Place,
-    Query,
-    Record,
-    ReplyEncoding,
-)
+from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.envelope import ReplyEncoding
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.questions import AskItems, Failed, Offered, Query
 from contextbus_protocol.values import SourceSpec
 
 CACHED_RUNS: Final = 4096

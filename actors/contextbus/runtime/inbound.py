@@ -14,8 +14,10 @@ from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host_stats import HostStats
 from contextbus.runtime.package_store import LONGEST_BLOB, is_digest
 from contextbus_protocol import codec
+from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.envelope import ReplyEncoding
 from contextbus_protocol.errors import ContextBusError, InvalidRequestError, InvalidTypeError
-from contextbus_protocol.messages import AnyMessage, ByReference, ErrorReply, ReplyEncoding
+from contextbus_protocol.messages import AnyMessage, ByReference
 from contextbus_protocol.subjects import encode_name
 
 REFERENCES_AT_ONCE: Final = 32

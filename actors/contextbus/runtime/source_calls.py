@@ -10,7 +10,7 @@ import structlog
 from contextbus.core.candidates import CheckedCandidates
 from contextbus_protocol import codec
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.messages import Failed, Offered, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import SOURCE_KINDS, SourceSpec
 
 CONCURRENCY = 64

@@ -17,20 +17,11 @@ from contextbus.runtime.bus import Bus, BusUnavailableError, Frame, Subscription
 from contextbus.sources.answers import DEFAULT_CONCURRENCY, Handler
 from contextbus.sources.interface import Kept, Source
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.commands import ErrorReply
 from contextbus_protocol.errors import ContextBusError, InternalError, PayloadTooLargeError
-from contextbus_protocol.messages import (
-    AnyMessage,
-    ErrorReply,
-    Failed,
-    Forget,
-    Forgotten,
-    ListRecords,
-    Offered,
-    Query,
-    RecordsListed,
-    Remember,
-    Remembered,
-)
+from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.questions import Failed, Offered, Query
 
 DRAIN_SECONDS: Final = 10.0
 FIRST_BACKOFF_SECONDS: Final = 0.1
