@@ -29,6 +29,7 @@ from tests.actors.bench import (
 from contextbus.actors import gather
 from contextbus.actors.effects import Effects, Scatter, Send, Timer
 from contextbus.core.run import find_command
+from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidRequestError, InvalidTypeError
 from contextbus_protocol.events import SourceFact, StepCompiled, StepFailed
 from contextbus_protocol.messages import (
@@ -386,7 +387,7 @@ def test_what_a_step_cannot_store_fails_the_sources_that_come_last_in_its_list(t
     text = "\u0001" * (gather.LARGEST_OFFERS // 6 // 4)  # six bytes each in JSON
     effects: Effects = ()
     for name in reversed(names) if turned else names:
-        effects = bench.tell(offer(asked[name], candidate(name, text)))
+        effects = bench.tell(offer(asked[name], candidate(text=text, digest=digest_text(text))))
     results = only([e.message for e in effects if isinstance(e, Send)], Place).results
     assert [r.source for r in results if r.status is SourceStatus.OK] == names[:3]
     assert {(r.error, r.origin_code, r.candidates) for r in results[3:]} == {("error", "payload_too_large", ())}
