@@ -88,7 +88,7 @@ def test_no_cut_falls_inside_of_a_combined_character(cluster: str) -> None:
         assert chunk.text[-1] == cluster[-1]
 
 
-@pytest.mark.parametrize("unit", ["# ", "#", "=", " ", "a\n=\n", ". ", ".\"'", "```\n", "\n \n", "x", "# a\n"])
+@pytest.mark.parametrize("unit", ["# ", "#", "=", " ", "a\n=\n", ". ", ".\"'", "```\n", "\n \n", "x", "# a\n", "# " + "#" * 290 + "x\n"])
 def test_cutting_is_linear_in_the_text(unit: str) -> None:
     begun = time.perf_counter()
     chunk_text(unit * (500_000 // len(unit)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import OrderedDict
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Generic, TypeVar
 
@@ -45,11 +46,12 @@ class _Stream:
     def __init__(self) -> None:
         self.last = 0
         self.subjects: dict[str, list[Record]] = {}
-        self.ids: dict[str, tuple[int, float]] = {}
+        self.ids: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def find_duplicate(self, message_id: str, now: float) -> int | None:
-        for known, (_, seen) in list(self.ids.items()):
-            if now - seen <= DUPLICATE_WINDOW_SECONDS:
+        while self.ids:
+            known = next(iter(self.ids))
+            if now - self.ids[known][1] <= DUPLICATE_WINDOW_SECONDS:
                 break
             del self.ids[known]
         found = self.ids.get(message_id)
