@@ -429,3 +429,16 @@ def test_the_fold_of_the_log_is_the_state() -> None:
     )
     memory.write(msgspec.structs.replace(patch(command="c2"), patch=goal))
     assert fold_memory_commits(MemoryState(RUN), memory.log.commits) == memory.state.fold
+
+
+@pytest.mark.rule("D.R.7")
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_same_command_from_another_address_is_answered_there(waits: bool) -> None:
+    memory = ready()
+    store = memory.begin(patch("first", command="c5", operation="first") if waits else patch())
+    revision = 1 if waits else 0
+    if waits:
+        memory.tell(patch(revision=revision))
+    memory.tell(patch(revision=revision, to=CLIENT + ".other"))
+    effects = memory.write(memory.log.store(store))
+    assert sent(effects, WorkingMemoryState, CLIENT + ".other").status == "applied"

@@ -1,5 +1,8 @@
 """Headers are read as nats-py reads them."""
 
+# pyright: reportPrivateUsage=false
+# What is compared is a private method of nats-py and our override of it.
+
 from __future__ import annotations
 
 import nats.aio.client

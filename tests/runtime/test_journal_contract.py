@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -284,3 +285,11 @@ async def test_memory_does_what_jetstream_does(broker: Server, tenant: str, seed
             expected = await act(real, ours, tenant)
             assert await act(model, theirs, tenant) == expected, step
         real.close()
+
+
+async def test_an_append_in_memory_costs_the_same_however_many_ids_are_remembered() -> None:
+    journal, last = MemoryJournal(), 0
+    begun = time.perf_counter()
+    for _ in range(8_000):
+        last = await write(journal, "ctx.log.t.r.run", b"{}", last)
+    assert time.perf_counter() - begun < 3

@@ -81,6 +81,15 @@ def drop_waiting(state: SelectionState, command: str) -> tuple[SelectionState, R
     return msgspec.structs.replace(state, waiting=waiting), found
 
 
+def follow(state: SelectionState, command: RunCommand) -> SelectionState:
+    """The state with the command in flight once more behind it: whoever sent it first may be gone, and its address too.
+
+    It is next, and finds what the first one stored; its time begins then, for one timer serves both.
+    """
+    waiting = (command, *(c for c in state.waiting if c.command != command.command))
+    return msgspec.structs.replace(state, waiting=waiting)
+
+
 def digest_command(command: RunCommand) -> str:
     """What a command asks for, as a digest: attempt, reply address, times and how it brings its messages left out."""
     key: tuple[object, ...]

@@ -22,6 +22,7 @@ from contextbus.actors.flight import (
     deadline_token,
     digest_command,
     drop_waiting,
+    follow,
 )
 from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commits
 from contextbus_protocol import subjects
@@ -122,8 +123,10 @@ class Selection:
         if digest_command(known) != digest_command(command):
             error = CommandMismatchError(f"command id {command.command!r} is in use for another command; take a new id")
             return state, (recorded.refuse_command(command, error),)
-        if command.attempt <= known.attempt:
+        if command.attempt < known.attempt or (command.attempt, command.reply_to) == (known.attempt, known.reply_to):
             return state, ()
+        if known is flight.command and command.attempt == known.attempt:
+            return follow(state, command), ()
         if known is flight.command:
             return replace(state, flight=replace(flight, command=command)), ()
         waiting = tuple(command if c is known else c for c in state.waiting)  # a retry keeps its place
@@ -131,10 +134,10 @@ class Selection:
 
     def _cancel(self, state: SelectionState, message: CancelCommand) -> Step:
         state, late = drop_waiting(state, message.command)
-        if late is not None:
-            return state, (Cancel(late.run, deadline_token(late)),)
         flight = state.flight
-        if flight is None or flight.command.command != message.command or flight.phase == "commit":
+        if flight is None or flight.command.command != message.command:
+            return state, () if late is None else (Cancel(late.run, deadline_token(late)),)
+        if flight.phase == "commit":
             return state, ()  # what is being committed stays (D.W.5)
         return self._end(state, ())
 
@@ -211,14 +214,14 @@ class Selection:
         return self._proceed(replace(state, flight=flight), flight, ())
 
     def _elapsed(self, state: SelectionState, flight: Flight, token: str) -> Step:
-        state, late = drop_waiting(state, token.removesuffix(DEADLINE))
-        if late is not None:
-            error = DeadlineExceededError("the time for this command was over before its turn came")
-            return state, (recorded.refuse_command(late, error),)
         if token == deadline_token(flight.command):
             # in the commit phase the outcome is not known: whoever comes next must look first
             state = replace(state, loaded=state.loaded and flight.phase != "commit")
             return self._fail(state, flight, DeadlineExceededError("the time for this command is over"))
+        state, late = drop_waiting(state, token.removesuffix(DEADLINE))
+        if late is not None:
+            error = DeadlineExceededError("the time for this command was over before its turn came")
+            return state, (recorded.refuse_command(late, error),)
         if flight.phase != "gather" or not isinstance(flight.command, CompileStep):
             return state, ()
         if token == gather.half_token(flight):
@@ -396,4 +399,6 @@ class Selection:
         if not state.waiting:
             return state, effects
         command, *rest = state.waiting
+        if flight is not None and command.command == flight.command.command:
+            effects += (Timer(command.run, deadline_token(command), command.seconds_left),)
         return self._begin(replace(state, waiting=tuple(rest)), command, effects)

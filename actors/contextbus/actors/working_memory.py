@@ -342,11 +342,11 @@ class WorkingMemory:
 
 
 def _take_again(state: State, known: Write | ReadWorkingMemory, again: Write | ReadWorkingMemory) -> Step:
-    """A command that is here already: a later attempt takes its place, another body is refused."""
+    """A command that is here already: a later attempt, or one to be answered elsewhere, takes its place."""
     if digest_request(known) != digest_request(again):
         error = CommandMismatchError(f"command id {again.command!r} is in use for another command; take a new id")
         return state, (refuse_request(again, error),)
-    if again.attempt <= known.attempt:
+    if again.attempt < known.attempt or (again.attempt, again.reply_to) == (known.attempt, known.reply_to):
         return state, ()
     writing = state.writing
     if writing is not None and writing.command is known and not isinstance(again, ReadWorkingMemory):
