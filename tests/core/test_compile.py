@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 import contextbus
 import contextbus_protocol
-from contextbus.core.compile import ContextInput, compile_context, decide
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import decide
 from contextbus.core.estimate import make_estimator
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import ContextBudgetExceededError, InvalidTypeError

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextbus.core.compile import ContextInput, compile_context, context_warnings, decide
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import decide
 from contextbus.core.estimate import make_estimator
+from contextbus.core.manifest import context_warnings
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.package import (
     ContextManifest,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from contextbus.core.compile import context_warnings
+from contextbus.core.manifest import context_warnings
 from contextbus.core.payload import Payload, Request, assemble
 from contextbus.core.rendering import Rendering
 from contextbus.core.targets import find_target
