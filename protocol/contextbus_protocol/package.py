@@ -81,7 +81,7 @@ class PlacementSummary(Value, frozen=True, kw_only=True):
 
 
 class ContextManifest(Value, frozen=True, kw_only=True):
-    """What was selected, what was left out and why; never any record text (D.D.3)."""
+    """The account of one compile, entry by entry; it holds no text of any record (D.D.3)."""
 
     version: Literal[1]
     run_id: str

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from contextbus.core.blocks import RETRIEVED_PREAMBLE, render_record, render_retrieved
-from contextbus.core.compile import ContextInput, compile_context, share_hints
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import share_hints
 from contextbus.core.estimate import make_estimator
 from contextbus.core.working_memory_items import WORKING_MEMORY_PREAMBLE, fixed_text, list_items
 from contextbus_protocol.chat import Text, user

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from contextbus.actors import client as retry
-from contextbus.client.run import CommandHead
+from contextbus.client.sending import CommandHead
 from contextbus.core.handle import RunHandle
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult, assistant, user

@@ -11,7 +11,7 @@ from contextbus.actors.effects import Cancel
 from contextbus.actors.flight import Flight, Prepared
 from contextbus.core.budget import require_count
 from contextbus.core.candidates import cut_result, validate_candidates
-from contextbus.core.compile import share_hints
+from contextbus.core.decision import share_hints
 from contextbus.core.estimate import Estimator
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus_protocol import codec, subjects

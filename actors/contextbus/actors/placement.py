@@ -13,9 +13,9 @@ import msgspec
 from contextbus import __version__
 from contextbus.actors import gather
 from contextbus.actors.effects import Effects, Fetch, Send, Store
-from contextbus.core.compile import place
 from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.package_bytes import encode_package
+from contextbus.core.placement import place
 from contextbus.core.step import POLICY
 from contextbus_protocol import blobs, codec, digests
 from contextbus_protocol.chat import ChatMessage

@@ -19,7 +19,7 @@ from contextbus_protocol.messages import AnyMessage
 async def ask(host: Host, actor: subjects.ActorName, command: AnyCommand) -> AnyMessage:
     """Send a command and give back its answer, over as many attempts as the machine allows.
 
-    A cancelled caller cancels the command: the actor stops before its next effect, what is committed stays (D.W.5).
+    A cancelled caller has the actor drop the command, unless its commit is under way already (D.W.5).
 
     Raises:
         ContextBusError: the class of the code that the actor answered with (D.W.2).

@@ -1,7 +1,7 @@
-"""One estimator counts everything: messages, block texts, tool schemas, framing (D.M.1).
+"""The estimator of a step: whatever is counted, it counts, from messages to framing (D.M.1).
 
 Weights are exact integers in eighteenths of a token, so that sums of parts are exact; tokens appear only where a part
-is rounded up (D.M.13).  All counts are estimates and make no claim to equal a provider's count or bill (D.M.9).
+is rounded up (D.M.13).  A provider may count and bill otherwise (D.M.9).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -246,7 +246,7 @@ def recorded_estimator(spec: EstimatorSpec, counts: Iterable[CountFact]) -> Esti
 
 
 def estimate_overhead(
-    tools: Sequence[Any],
+    tools: Sequence[object],
     output_schema: object,
     provider: str,
     framing_tokens: int | None = None,

@@ -280,7 +280,7 @@ def latest_user_text(messages: Sequence[ChatMessage], own_digests: Collection[st
 
 
 def make_query(title: str | None, user_text: str) -> str:
-    """The query of a step: title, newline, user text, cut at 2000 code points (D.G.16, D.G.19)."""
+    """The query of a step: the task's title above the user text, 2000 code points at most (D.G.16, D.G.19)."""
     return "\n".join(part for part in (title, user_text) if part)[:MAX_QUERY]
 
 

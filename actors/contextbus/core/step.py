@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from contextbus.core.budget import usable_input_tokens
-from contextbus.core.compile import ContextInput, decide
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import decide
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message, make_query
 from contextbus.core.refresh import RefreshPlan, plan_refresh

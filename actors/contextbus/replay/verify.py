@@ -11,10 +11,10 @@ from typing import Literal, cast
 import msgspec
 
 from contextbus.actors.placement import compile_event
-from contextbus.core.compile import place
 from contextbus.core.estimate import Estimator, make_estimator, recorded_estimator
 from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
+from contextbus.core.placement import place
 from contextbus.core.run import ChainBrokenError, RunState, fold_commit, fold_event
 from contextbus.core.step import POLICY, decide_step, plan_step
 from contextbus.replay.form import find_command_flaw, find_flaws
