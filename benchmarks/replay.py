@@ -39,7 +39,7 @@ async def write_commits(count: int) -> list[bytes]:
     async with contextbus.open("memory:", sources=make_sources(), memory=False) as bus:
         run = await begin_run(bus, RUN, "reused")
         for step in range(count // 2):
-            await run.append(write_message(step))
+            run.append(write_message(step))
             await run.before_model_call(model=MODEL)
             answer = contextbus.assistant(f"done with step {step}")
             await run.after_model_call(contextbus.Report(status="succeeded", messages=[answer]))

@@ -31,7 +31,7 @@ async def run_scenario(bus: contextbus.ContextBus, name: str = "scenario") -> li
     )
     texts: list[str] = []
     for turn, text in enumerate(("How do I deploy?", "And roll back?", "Done?")):
-        await run.append(contextbus.user(text))
+        run.append(contextbus.user(text))
         step = await run.before_model_call(model=MODEL, refresh=turn == 1)
         texts.append(step.text)
         await run.after_model_call(
@@ -56,7 +56,7 @@ async def main() -> None:
     local = options.mode != "remote"
     async with contextbus.open(
         "memory:" if options.mode == "memory" else None,
-        folder=options.data,
+        data=options.data,
         actors="local" if local else "remote",
         sources=workers.ALL if local else (),
         memory=False,

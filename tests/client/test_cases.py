@@ -110,7 +110,7 @@ async def test_an_empty_query_asks_nobody_and_the_refresh_stays_due(last: ChatMe
         assert (step.manifest.refresh, step.manifest.pass_, step.manifest.entries) == ("initial", 0, ())
         assert (await state_of(bus, run)).passes == 0
         await run.after_model_call(contextbus.Report(status="succeeded"))
-        await run.append(user("How do I deploy?"))
+        run.append(user("How do I deploy?"))
         step = await run.before_model_call(model=MODEL)
         assert (step.manifest.refresh, step.manifest.pass_) == ("initial", 1)
         assert [q.text for q in rag.asked] == ["How do I deploy?"]

@@ -29,7 +29,7 @@ async def test_a_block_joins_the_history_only_when_its_call_succeeded(
             await run.after_model_call(contextbus.Report(status=outcome))
         state = await state_of(bus, run)
         assert (state.blocks, state.placed) == ((), ())
-        await run.append(user("Please?"))
+        run.append(user("Please?"))
         second = await run.before_model_call(model=MODEL, refresh=True)
         assert [(e.record_id, e.reason) for e in second.manifest.entries] == [("0", "ranked")]  # competes again
         assert [m["role"] for m in sent(second)] == ["user", "user", "user"]
@@ -50,7 +50,7 @@ async def test_blocks_keep_their_bytes_and_the_one_tail_ends_each_request() -> N
         requests: list[list[dict[str, Any]]] = []
         for number in range(4):
             rag.answer = [contextbus.candidate(str(number), f"Record {number}.", 0.5)]
-            await run.append(user(f"Question {number}?"))
+            run.append(user(f"Question {number}?"))
             step = await run.before_model_call(model=MODEL, refresh=True)
             requests.append(sent(step))
             await run.after_model_call(DONE)

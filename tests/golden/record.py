@@ -62,7 +62,7 @@ async def record_all_events(estimator: EstimatorSpec) -> Journal:
         await run.working_memory.patch(AddObservation(text="CI is green."), expected_revision=0, writer="model")
         await run.before_model_call(model=MODEL)  # reused
         await run.after_model_call(contextbus.Report(status="failed"))
-        await run.append(user("And now?"))
+        run.append(user("And now?"))
         await run.flush()
         await run.request_refresh()
         docs.answer = [contextbus.candidate("1", "Runbook 1: deploys need two green CI runs.", 0.9)]

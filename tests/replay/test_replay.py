@@ -43,7 +43,7 @@ async def test_replay_comes_to_the_state_that_the_actors_have() -> None:
         run = await bus.run("r", scope=SCOPE, sources=["rag"])
         await run.working_memory.create(goal="Deploy.")
         for number in range(4):
-            await run.append(user(f"Question {number}?"))
+            run.append(user(f"Question {number}?"))
             await run.before_model_call(model=MODEL, refresh=number == 2)
             log = await bus.log("r")
             assert live_states(bus, "r")["selection"] == replay_run(log)

@@ -262,7 +262,7 @@ async def _open(settings: Settings) -> AsyncGenerator[tuple[ContextBus, tuple[So
             client.open(
                 place.nats,
                 tenant=place.tenant,
-                folder=place.folder,
+                data=place.folder,
                 actors=settings.actors,
                 sources=own,
                 tokenizers=tokenizers,

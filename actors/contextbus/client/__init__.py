@@ -24,6 +24,7 @@ from contextbus.core.manifest import context_warnings
 from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_patch import apply_working_memory_patch
 from contextbus.sources.interface import candidate, source
+from contextbus.sources.rag import FolderSource
 from contextbus_protocol.chat import ChatMessage, assistant, system, user
 from contextbus_protocol.values import (
     Candidate,
@@ -46,6 +47,7 @@ __all__ = [
     "ContextBus",
     "ContextInput",
     "EstimatorSpec",
+    "FolderSource",
     "Model",
     "RefreshOptions",
     "Report",

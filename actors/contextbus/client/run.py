@@ -120,7 +120,7 @@ class Run:
         self._own |= content.own
         self._rendered = RenderedHistory(self._sender.handle.history, self._blocks)
 
-    async def append(self, *messages: GivenMessage) -> None:
+    def append(self, *messages: GivenMessage) -> None:
         """Add source messages to the history: user input, tool results, answers.
 
         They travel with the next step; nothing is sent now.

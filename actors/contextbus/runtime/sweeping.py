@@ -7,16 +7,15 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
-import structlog
-
 from contextbus.runtime.clock import Clock, SystemClock
+from contextbus.runtime.logs import get_logger
 from contextbus.runtime.package_store import UNCOMMITTED_SECONDS, PackageStore
 from contextbus_protocol.errors import ContextBusError
 
 SWEEP_SECONDS: Final = 3600.0
 """From the end of one sweep to the next, in seconds."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @asynccontextmanager

@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 
 from contextbus.runtime.journal import Journal, Page
+from contextbus.runtime.logs import get_logger
 from contextbus.runtime.streams import find_stream
 from contextbus.sources import memory_log
 from contextbus.sources.memory_erasures import ErasureLog
@@ -28,7 +28,7 @@ STALE_SECONDS: Final = 0.02
 STALE_ATTEMPTS: Final = 50
 REBUILDS: Final = 3
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _records: msgspec.json.Decoder[MemoryRecord] = msgspec.json.Decoder(MemoryRecord)
 
 

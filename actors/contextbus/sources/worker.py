@@ -11,9 +11,9 @@ from typing import Final, Protocol, runtime_checkable
 
 import anyio
 import anyio.abc
-import structlog
 
 from contextbus.runtime.bus import Bus, BusUnavailableError, Frame, Subscription
+from contextbus.runtime.logs import get_logger
 from contextbus.sources.answers import DEFAULT_CONCURRENCY, Handler
 from contextbus.sources.interface import Kept, Source
 from contextbus_protocol import codec, subjects
@@ -31,7 +31,7 @@ MAX_WAITING: Final = 1024
 AdminRequest = Remember | Forget | ListRecords
 AdminReply = Remembered | Forgotten | RecordsListed
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @runtime_checkable
