@@ -35,6 +35,7 @@ class Plan:
         self.rounds = rounds
         self.runs = 2 if quick else SERIAL_STEPS // STEPS_OF_A_RUN
         self.batches = 1 if quick else BATCHES
+        self.settings = SETTINGS[:1] if quick else SETTINGS
         self.in_flight = 2 if quick else IN_FLIGHT
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import contextbus.client as contextbus
 from benchmarks.bare import BareStore, connect_bare
-from benchmarks.measuring import SETTINGS, Plan, serve_streams, time_batches, time_runs
+from benchmarks.measuring import Plan, serve_streams, time_batches, time_runs
 from benchmarks.ratios import Ratio, summarise
 from benchmarks.sizes import Stored, read_stored
 from benchmarks.workload import STEP_KINDS, StepKind, make_sources
@@ -77,7 +77,7 @@ async def _time_bare(store: BareStore, run: str, steps: tuple[Stored, ...]) -> l
 async def measure_one_process(plan: Plan, folder: Path) -> list[Ratio]:
     """The ratios of both kinds of step under both sync settings."""
     ratios: list[Ratio] = []
-    for setting, durability in SETTINGS:
+    for setting, durability in plan.settings:
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serve_streams(folder / setting, durability))
             ours = await stack.enter_async_context(

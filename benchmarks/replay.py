@@ -24,6 +24,7 @@ from contextbus.runtime.connection import connect
 from contextbus.runtime.embedded import serve
 from contextbus.runtime.journal import Appended
 from contextbus.runtime.journal_jetstream import JetStreamJournal
+from contextbus.runtime.streams import name_stream
 from contextbus_protocol import codec, subjects
 
 COMMITS: Final = 10_000
@@ -86,7 +87,7 @@ class RawReader:
 
     async def read(self, subject: str) -> int:
         """Read all messages of a subject; how many there are."""
-        api = f"$JS.API.DIRECT.GET.{subjects.log_stream(TENANT)}"
+        api = f"$JS.API.DIRECT.GET.{name_stream('log', TENANT)}"
         count = last = 0
         while True:
             self._page.clear()

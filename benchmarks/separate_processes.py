@@ -16,7 +16,7 @@ import contextbus.client as contextbus
 from benchmarks.actor_process import ActorSettings
 from benchmarks.bare import BareClient, connect_bare
 from benchmarks.bare_process import INBOX, BareSettings, fill, key_of
-from benchmarks.measuring import SETTINGS, Plan, serve_streams, time_batches, time_runs
+from benchmarks.measuring import Plan, serve_streams, time_batches, time_runs
 from benchmarks.processes import spawn
 from benchmarks.ratios import Ratio, summarise
 from benchmarks.sizes import Hops, Stored, read_hops, read_stored
@@ -125,7 +125,7 @@ async def measure_separate_processes(plan: Plan, folder: Path, *, uvloop: bool) 
     ratios: list[Ratio] = []
     hops: dict[StepKind, Hops] = {kind: await read_hops(kind) for kind in STEP_KINDS}
     stored: dict[StepKind, tuple[Stored, ...]] = {kind: await read_stored(kind) for kind in STEP_KINDS}
-    for setting, durability in SETTINGS:
+    for setting, durability in plan.settings:
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serve_streams(folder / setting, durability))
             async with connect(server.url, token=server.token, tenant=TENANT) as connection:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import contextbus.client as contextbus
 from contextbus.sources.interface import Source
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import SourceKind
 
 StepKind = Literal["refresh", "reused"]

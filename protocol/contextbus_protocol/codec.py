@@ -67,11 +67,11 @@ def encode_json(value: object) -> bytes:
     """JSON bytes in deterministic order; the form that digests are taken of.
 
     Raises:
-        InvalidTypeError: the value holds a lone surrogate or a type that JSON has not.
+        InvalidTypeError: the value holds a lone surrogate or a type that JSON has not, or nests too deep.
     """
     try:
         return _json.encode(value)
-    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as exc:
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise InvalidTypeError(f"not encodable as JSON: {type(exc).__name__}") from None
 
 
@@ -98,7 +98,7 @@ def encode_message(message: AnyMessage, content_type: str = MSGPACK) -> bytes:
     encoder = _json if content_type == JSON else _msgpack
     try:
         return encoder.encode(message)
-    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as exc:
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise InvalidTypeError(f"not encodable: {type(exc).__name__}") from None
 
 

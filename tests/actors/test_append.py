@@ -27,7 +27,7 @@ from contextbus.actors.append import (
 from contextbus.actors.effects import Store
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.events import Commit, RefreshRequested, StepFailed
-from contextbus_protocol.messages import Committed, Conflicted, Unstored
+from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
 
 SUBJECT = subjects.log(TENANT, RUN, "run")
 

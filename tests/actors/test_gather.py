@@ -29,19 +29,13 @@ from tests.actors.bench import (
 from contextbus.actors import gather
 from contextbus.actors.effects import Effects, Scatter, Send, Timer
 from contextbus.core.run import find_command
+from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidRequestError, InvalidTypeError
 from contextbus_protocol.events import SourceFact, StepCompiled, StepFailed
-from contextbus_protocol.messages import (
-    AskItems,
-    Elapsed,
-    ErrorReply,
-    Failed,
-    ItemsOffered,
-    Place,
-    Query,
-    Record,
-)
+from contextbus_protocol.outcomes import Elapsed
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Query
 from contextbus_protocol.values import (
     Candidate,
     ContextBudget,

@@ -35,6 +35,8 @@ from contextbus.core.recent import REMEMBERED_COMMANDS
 from contextbus.core.run import find_command
 from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol import codec
+from contextbus_protocol.commands import CancelCommand, ErrorReply, Recorded, StepCompiled
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.events import (
     RefreshRequested,
     RunStarted,
@@ -43,22 +45,8 @@ from contextbus_protocol.events import (
 from contextbus_protocol.events import (
     StepCompiled as StepCompiledEvent,
 )
-from contextbus_protocol.messages import (
-    AskItems,
-    CancelCommand,
-    Committed,
-    Conflicted,
-    Elapsed,
-    ErrorReply,
-    Fetched,
-    ItemsOffered,
-    Loaded,
-    Place,
-    Record,
-    Recorded,
-    StepCompiled,
-    Unstored,
-)
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.values import EstimatorSpec
 
 
@@ -118,14 +106,14 @@ def test_the_tail_is_read_for_what_a_client_has_seen_and_for_every_later_attempt
 
 
 def test_a_retry_with_the_same_body_gets_the_stored_package() -> None:
-    bench = Bench()
+    bench = Bench(durability="fsync")
     command = step("Hello", DOCS)
     first = bench.open(command)
     answers = bench.commit(bench.tell(offer(queries(first)[0], candidate())))
     again = bench.open(msgspec.structs.replace(command, attempt=2))
     answer = stored(bench, again)
-    assert answer.package == sent(answers, StepCompiled, CLIENT).package
-    assert answer.stored
+    assert answer == msgspec.structs.replace(sent(answers, StepCompiled, CLIENT), stored=True)
+    assert answer.durability == "fsync"
     assert not any(isinstance(e, Scatter) for e in again)
     assert len(bench.log.commits) == 1
 

@@ -12,23 +12,17 @@ from contextbus.actors.effects import Cancel, Effects, Load, Send, Store, Timer
 from contextbus.actors.memory_requests import Write, digest_request
 from contextbus.actors.working_memory import CONFLICTS, LONGEST_QUEUE, WorkingMemory
 from contextbus.core.memory_run import MemoryState, fold_memory_commits
-from contextbus_protocol.events import UnknownEvent, WorkingMemoryCreated, WorkingMemoryPatched
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
+from contextbus_protocol.commands import (
     CancelCommand,
-    Committed,
-    Conflicted,
     CreateWorkingMemory,
-    Elapsed,
-    Fetched,
-    ItemsOffered,
-    Loaded,
     PatchWorkingMemory,
     ReadWorkingMemory,
-    Unstored,
     WorkingMemoryState,
 )
+from contextbus_protocol.events import UnknownEvent, WorkingMemoryCreated, WorkingMemoryPatched
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.working_memory import AddObservation, SetGoal, WorkingMemoryPatch
 
 

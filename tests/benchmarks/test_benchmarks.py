@@ -33,7 +33,7 @@ def test_steps_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert goals == {
         (kind, setting, measure): goal
-        for setting in ("sync always", "sync interval")
+        for setting in ("sync always",)
         for kind, measure, goal in (
             ("refresh", "p50", 2.0),
             ("refresh", "throughput", 0.5),
@@ -52,7 +52,7 @@ def test_steps_over_separate_processes(capsys: pytest.CaptureFixture[str]) -> No
     goals = {(r["what"], r["setting"], r["measure"]): r["goal"] for r in report["ratios"]}
     assert goals == {
         (kind, setting, measure): goal
-        for setting in ("sync always", "sync interval")
+        for setting in ("sync always",)
         for kind in STEP_KINDS
         for measure, goal in (("p50", 1.5), ("throughput", 0.6))
     }

@@ -68,7 +68,7 @@ class Fleet:
         file.write_text(f"from tests.chaos.workers import {', '.join(sources)}  # noqa: F401\n")
         self.start(name, "worker", str(file), **more)
 
-    async def wait_ready(self, *names: str, seconds: float = 30) -> None:
+    async def wait_ready(self, *names: str, seconds: float = 90) -> None:
         """Wait until services of these names answer, each at least as often as it is named.
 
         Raises:

@@ -23,7 +23,7 @@ SOURCES = tuple(SourceSpec(s.id, s.kind) for s in workers.ALL)
 async def run_scenario(bus: contextbus.ContextBus, name: str = "scenario") -> list[str]:
     """The package texts of the three steps."""
     run = await bus.run(name, scope=contextbus.Scope(user_id="ada"), sources=SOURCES)
-    await run.create_working_memory(
+    await run.working_memory.create(
         scope="acme",
         goal="Deploy the billing service & tell <support>.",
         constraints=("No deploys on Friday.",),
@@ -37,7 +37,7 @@ async def run_scenario(bus: contextbus.ContextBus, name: str = "scenario") -> li
         await run.after_model_call(
             contextbus.Report(status="succeeded", messages=(contextbus.assistant(f"Answer {turn}."),))
         )
-        await run.patch_working_memory(AddObservation(text=f"Seen {turn}."), expected_revision=turn)
+        await run.working_memory.patch(AddObservation(text=f"Seen {turn}."), expected_revision=turn)
     verdict = await bus.verify(name)
     assert verdict.is_clean, verdict
     assert verdict.steps == len(texts)

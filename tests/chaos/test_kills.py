@@ -45,7 +45,7 @@ class Ledger:
 async def hold_a_run(bus: contextbus.ContextBus, name: str, ledger: Ledger) -> None:
     """One client's steps; each is asked for with the same id until it is acknowledged."""
     run = await bus.run(name, scope=contextbus.Scope(user_id="ada"), sources=SOURCES)
-    await again(ledger, lambda: run.create_working_memory(goal="Go on."))
+    await again(ledger, lambda: run.working_memory.create(goal="Go on."))
     for number in range(STEPS):
         await run.append(contextbus.user(f"Step {number} of {name}?"))
         command = f"{name}-{number}"

@@ -15,10 +15,11 @@ import contextbus.client as contextbus
 from contextbus.core.handle import RunHandle
 from contextbus.runtime import embedded
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import CompileStep
+from contextbus_protocol.commands import StepCompiled as StepCompiledReply
 from contextbus_protocol.errors import StaleStepError
 from contextbus_protocol.events import StepCompiled
-from contextbus_protocol.messages import AnyMessage, CompileStep
-from contextbus_protocol.messages import StepCompiled as StepCompiledReply
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.values import SourceSpec, StepOptions
 from contextbus_protocol.working_memory import AddObservation
 from tests.chaos.fleet import ACTORS, fleet
@@ -123,12 +124,12 @@ async def test_a_patch_beside_a_step_never_breaks_it(folder: Path) -> None:
     async with contextbus.open(folder=folder, actors="remote") as bus:
         run = await bus.run("patched", scope=SCOPE, sources=SOURCES[:1])
         beside = await bus.run("patched", scope=SCOPE, sources=SOURCES[:1])
-        await run.create_working_memory(goal="Go on.")
+        await run.working_memory.create(goal="Go on.")
         revisions: list[int] = []
 
         async def patch() -> None:
             for number in range(20):
-                state = await beside.patch_working_memory(
+                state = await beside.working_memory.patch(
                     AddObservation(text=f"Seen {number}."), expected_revision=number
                 )
                 assert state.status == "applied", state.reason
@@ -152,9 +153,9 @@ async def test_a_patch_beside_a_step_never_breaks_it(folder: Path) -> None:
 async def test_a_client_sees_its_own_patch_in_its_next_step(folder: Path) -> None:
     async with contextbus.open(folder=folder, actors="remote") as bus:
         run = await bus.run("own-writes", scope=SCOPE)
-        await run.create_working_memory(goal="Go on.")
+        await run.working_memory.create(goal="Go on.")
         for number in range(12):
-            await run.patch_working_memory(AddObservation(text=f"Seen {number}."), expected_revision=number)
+            await run.working_memory.patch(AddObservation(text=f"Seen {number}."), expected_revision=number)
             await run.append(contextbus.user(f"And {number}?"))
             compiled = await run.before_model_call(model=MODEL)
             seen = sum(e.record_id.startswith("observation/") for e in compiled.manifest.entries)

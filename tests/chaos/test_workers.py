@@ -88,8 +88,8 @@ async def test_a_worker_killed_with_a_query_costs_neither_step_nor_candidates(tm
             async with contextbus.open(folder=tmp_path / "data", actors="remote") as bus:
                 # the only worker of its source takes the query and dies: the step goes on without
                 manifest = await step_while_killing(bus, ships, seen, "alone")
-                # at half the time it is asked again, and the server says that nobody is there
-                assert failed(manifest) == {"manual": "absent"}
+                # asked again at half the time: nobody is there, or if it died only then, nothing comes
+                assert failed(manifest) in ({"manual": "absent"}, {"manual": "timeout"})
                 assert manifest.fallback == "source-failed"
                 assert {e.source for e in manifest.entries} == set(IDS) - {"manual"}
 

@@ -29,8 +29,8 @@ from contextbus_protocol.errors import (
     SourceFailedError,
     StaleStepError,
 )
-from contextbus_protocol.messages import Query
 from contextbus_protocol.package import ContextManifest
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Candidate, SourceSpec
 
 pytestmark = pytest.mark.broker
@@ -188,7 +188,7 @@ async def test_lone_surrogates_become_replacement_characters(bus: contextbus.Con
 async def test_messages_of_five_megabytes_travel(bus: contextbus.ContextBus) -> None:
     run = await bus.run(None, scope=ADA, sources=[SourceSpec("sound", "rag")])
     await run.append(contextbus.user("word " * 1_000_000))
-    await run.create_working_memory(goal="Read it.")
+    await run.working_memory.create(goal="Read it.")
     with pytest.raises(ContextBudgetExceededError):
         await run.before_model_call(model=MODEL)
     big = contextbus.Model("anthropic", "claude-opus-4-6", 4_000_000, 8_000)

@@ -15,7 +15,7 @@ from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with, state_of, te
 import contextbus.client as contextbus
 from contextbus_protocol.chat import ChatMessage, Text, ToolResult, assistant, user
 from contextbus_protocol.errors import ForbiddenError, InvalidTypeError, ScopeConflictError
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Scope, SourceStatus
 
 CI = contextbus.candidate("0", "Deploys need a green CI run.", 0.9)

@@ -20,7 +20,9 @@ from contextbus_protocol.errors import (
     InvalidTypeError,
     UnsupportedVersionError,
 )
-from contextbus_protocol.messages import AnyMessage, Elapsed, Query
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Elapsed
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Scope
 
 ENCODINGS = [codec.MSGPACK, codec.JSON]

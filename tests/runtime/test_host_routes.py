@@ -8,20 +8,13 @@ from tests.runtime.acting import step
 
 from contextbus.actors.effects import Send
 from contextbus.runtime import routes
+from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.commit_requests import CommitHead, Record
 from contextbus_protocol.events import RefreshRequested
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    CommitHead,
-    Elapsed,
-    ErrorReply,
-    Failed,
-    Forget,
-    ItemsOffered,
-    Query,
-    Record,
-    Unstored,
-)
+from contextbus_protocol.memory_records import Forget
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Elapsed, Unstored
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Query
 from contextbus_protocol.values import Scope
 
 HEAD = CommitHead(

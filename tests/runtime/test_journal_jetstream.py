@@ -150,10 +150,11 @@ async def test_an_answer_that_does_not_come_is_a_timeout(tmp_path: Path, eventua
         finally:
             os.kill(server.pid, signal.SIGCONT)
         assert set(outcomes) == {Unanswered("timeout")}
-        assert 0.25 < time.monotonic() - started < 2
+        assert time.monotonic() - started > 0.25
         # The late answers are dropped, and what was asked for has happened.
-        assert await journal.last_sequence("CTX_LOG_t") == 1
-        assert await journal.sequences("ctx.log.t.r.run") == (1,)
+        patient = JetStreamJournal(connection)
+        assert await patient.last_sequence("CTX_LOG_t") == 1
+        assert await patient.sequences("ctx.log.t.r.run") == (1,)
 
 
 async def test_a_lost_connection_leaves_all_questions_unanswered_at_once(

@@ -16,7 +16,7 @@ from contextbus.sources.answers import MAX_ANSWER_BYTES, handler
 from contextbus.sources.interface import FunctionSource, candidate
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
-from contextbus_protocol.messages import Failed, Offered, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import Candidate, Provenance
 
 GOOD = candidate("r", "a text", 1.0, 2, provenance=Provenance("asserted", ("host",)))

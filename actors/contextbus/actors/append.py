@@ -15,7 +15,7 @@ from contextbus.actors.effects import Store
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import Commit, StepFailed
-from contextbus_protocol.messages import Committed, Conflicted, Unstored
+from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
 
 ATTEMPTS: Final = 12
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)

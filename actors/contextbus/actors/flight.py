@@ -10,15 +10,9 @@ from contextbus.core.run import CommandFact, RunState
 from contextbus.core.step import StepPlan
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
-from contextbus_protocol.messages import (
-    AppendMessages,
-    CompileStep,
-    HistoryFact,
-    ItemsOffered,
-    Query,
-    ReportStep,
-    RequestRefresh,
-)
+from contextbus_protocol.commands import AppendMessages, CompileStep, ReportStep, RequestRefresh
+from contextbus_protocol.commit_requests import HistoryFact
+from contextbus_protocol.questions import ItemsOffered, Query
 from contextbus_protocol.values import Scope, SourceResult
 
 DEADLINE: Final = "#deadline"

@@ -11,10 +11,11 @@ from contextbus.actors.effects import Cancel
 from contextbus.actors.flight import Flight, Prepared
 from contextbus.core.budget import require_count
 from contextbus.core.candidates import cut_result, validate_candidates
-from contextbus.core.compile import share_hints
+from contextbus.core.decision import share_hints
 from contextbus.core.estimate import Estimator
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.commands import CompileStep
 from contextbus_protocol.errors import (
     ContextBusError,
     ErrorData,
@@ -23,7 +24,7 @@ from contextbus_protocol.errors import (
     SourceFailedError,
 )
 from contextbus_protocol.events import SourceFact
-from contextbus_protocol.messages import CompileStep, Failed, Offered, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import Candidate, SourceResult, SourceSpec, SourceStatus, StepOptions
 
 NOT_TAKEN: Final = ("busy", "absent")

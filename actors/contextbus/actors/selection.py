@@ -26,6 +26,15 @@ from contextbus.actors.flight import (
 )
 from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commits
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import (
+    AppendMessages,
+    CancelCommand,
+    CompileStep,
+    Recorded,
+    ReportStep,
+    RequestRefresh,
+)
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.errors import (
     BusyError,
     CommandMismatchError,
@@ -36,26 +45,9 @@ from contextbus_protocol.errors import (
     SourceFailedError,
     error_of,
 )
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AppendMessages,
-    CancelCommand,
-    Committed,
-    CompileStep,
-    Conflicted,
-    Elapsed,
-    Failed,
-    Fetched,
-    ItemsOffered,
-    Loaded,
-    Offered,
-    Place,
-    Record,
-    Recorded,
-    ReportStep,
-    RequestRefresh,
-    Unstored,
-)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import Failed, ItemsOffered, Offered
 from contextbus_protocol.subjects import ActorName
 from contextbus_protocol.values import SourceResult
 
@@ -75,17 +67,25 @@ class Selection:
         tenant: whose runs these are.
         inbox: the address at which this instance takes answers.
         tokenizers: the named tokenizers that this process has at hand (design: section 2).
+        durability: what an acknowledgement rests on; answers from the log name it as placement's do.
     """
 
     name: ActorName = "selection"
 
-    def __init__(self, tenant: str, inbox: str, tokenizers: Mapping[str, Callable[[str], int]] | None = None) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        inbox: str,
+        tokenizers: Mapping[str, Callable[[str], int]] | None = None,
+        durability: str = "",
+    ) -> None:
         self._tenant = tenant
         self._inbox = inbox
         self._instance = inbox.rsplit(".", 1)[-1]
         self._working_memory = subjects.command("working-memory", tenant)
         self._placement = subjects.command("placement", tenant)
         self._tokenizers = dict(tokenizers or {})
+        self._durability = durability
 
     def initial(self, run: str) -> SelectionState:
         """Nothing is known of the run yet."""
@@ -326,7 +326,9 @@ class Selection:
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
         """Have events committed that need no rendering."""
-        outcome = recorded.plan_record(state.fold, flight, self._tenant, self._inbox, self._tokenizers)
+        outcome = recorded.plan_record(
+            state.fold, flight, self._tenant, self._inbox, self._tokenizers, self._durability
+        )
         if isinstance(outcome, Recorded):
             answer = Send(flight.command.reply_to, outcome, flight.command.reply_as)
             return self._end(state, (*effects, answer))
@@ -359,7 +361,7 @@ class Selection:
     def _answer_stored(self, state: SelectionState, flight: Flight, found: CommandFact, effects: Effects) -> Step:
         command = flight.command
         if found.package is None:
-            answer = settle.stored_record(command, found)
+            answer = settle.stored_record(command, found, self._durability)
             return self._end(state, (*effects, Send(command.reply_to, answer, command.reply_as)))
         flight = replace(flight, phase="stored", stored=found)
         fetch = Fetch(command.run, (found.package,), flight.token)
@@ -378,7 +380,7 @@ class Selection:
             code = message.code or "not_found"
             return self._fail(state, flight, error_of(code, "the step's stored package is not at hand"))
         try:
-            answer = settle.stored_step(command, found, data)
+            answer = settle.stored_step(command, found, data, self._durability)
         except ContextBusError as exc:
             return self._fail(state, flight, exc)
         return self._end(state, (Send(command.reply_to, answer, command.reply_as),))

@@ -34,6 +34,13 @@ from contextbus.core.memory_run import (
 )
 from contextbus.core.step import POLICY
 from contextbus_protocol import codec
+from contextbus_protocol.commands import (
+    CancelCommand,
+    CreateWorkingMemory,
+    PatchWorkingMemory,
+    ReadWorkingMemory,
+    WorkingMemoryState,
+)
 from contextbus_protocol.errors import (
     BusyError,
     CommandMismatchError,
@@ -45,21 +52,9 @@ from contextbus_protocol.errors import (
     error_of,
 )
 from contextbus_protocol.events import AnyEvent, Commit, WorkingMemoryCreated, WorkingMemoryPatched
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    CancelCommand,
-    Committed,
-    Conflicted,
-    CreateWorkingMemory,
-    Elapsed,
-    ItemsOffered,
-    Loaded,
-    PatchWorkingMemory,
-    ReadWorkingMemory,
-    Unstored,
-    WorkingMemoryState,
-)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.subjects import ActorName
 
 CONFLICTS: Final = 5

@@ -330,12 +330,12 @@ async def _set_working_memory(held: Run, settings: Settings) -> tuple[str, ...]:
     given = settings.working_memory
     if given is None:
         return ()
-    if await held.working_memory() is not None:
+    if await held.working_memory.read() is not None:
         return ("the run has a working memory already; --working-memory changed nothing",)
     if isinstance(given, WorkingMemorySnapshot):
-        await held.create_working_memory(snapshot=given)
+        await held.working_memory.create(snapshot=given)
     else:
-        await held.create_working_memory(
+        await held.working_memory.create(
             goal=given.goal, constraints=given.constraints, tasks=given.tasks, goal_ref=given.goal_ref
         )
     return ()

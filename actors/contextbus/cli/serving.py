@@ -137,7 +137,7 @@ async def serve_actors(link: Link, names: Sequence[ActorName]) -> AsyncGenerator
     instance = f"{names[0] if len(names) == 1 else 'actors'}-{secrets.token_hex(8)}"
     inbox = subjects.inbox(link.tenant, instance)
     rules: dict[ActorName, Rule[Any]] = {
-        "selection": Selection(link.tenant, f"{inbox}.selection", at_hand.tokenizers),
+        "selection": Selection(link.tenant, f"{inbox}.selection", at_hand.tokenizers, link.durability),
         "working-memory": WorkingMemory(link.tenant, instance),
         "placement": Placement(at_hand.tokenizers, link.durability),
     }

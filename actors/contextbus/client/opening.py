@@ -32,7 +32,7 @@ from contextbus.sources.interface import Source
 from contextbus.sources.memory import MemorySource, memory_source
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import SourceSpec
 
 DEFAULT_TENANT: Final = "default"
@@ -97,7 +97,7 @@ async def open_bus(
         rules: tuple[Rule[Any], ...] = ()
         if actors == "local":
             rules = (
-                Selection(tenant, f"{inbox}.selection", counters.tokenizers),
+                Selection(tenant, f"{inbox}.selection", counters.tokenizers, rests_on),
                 WorkingMemory(tenant, instance),
                 Placement(counters.tokenizers, rests_on),
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import structlog
+from contextbus.runtime.logs import get_logger
 
 LOOK_SECONDS: Final = 1.0
 ROOM_BYTES: Final = 16 * 1024 * 1024
@@ -19,7 +19,7 @@ ROOM_BYTES: Final = 16 * 1024 * 1024
 _SIGN: Final = b"no space left on device"
 _MOST_READ: Final = 1024 * 1024
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class FullDiskWatch:

@@ -13,34 +13,24 @@ import msgspec
 
 from contextbus.actors.effects import Send
 from contextbus_protocol import subjects
-from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.messages import (
-    AnyMessage,
+from contextbus_protocol.commands import (
     AppendMessages,
-    AskItems,
     CancelCommand,
-    Command,
-    Committed,
     CompileStep,
-    Conflicted,
     CreateWorkingMemory,
     ErrorReply,
-    Failed,
-    Forget,
-    ItemsOffered,
-    ListRecords,
-    Offered,
     PatchWorkingMemory,
-    Place,
-    Query,
     ReadWorkingMemory,
-    Record,
-    Remember,
-    ReplyEncoding,
     ReportStep,
     RequestRefresh,
-    Unstored,
 )
+from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.envelope import Command, ReplyEncoding
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.memory_records import Forget, ListRecords, Remember
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Offered, Query
 from contextbus_protocol.subjects import ActorName
 
 COMMANDS: Final[dict[ActorName, frozenset[type]]] = {
@@ -53,7 +43,6 @@ ANSWERS: Final[dict[ActorName, frozenset[type]]] = {
     "working-memory": frozenset(),
     "placement": frozenset(),
 }
-REQUESTS: Final = frozenset((Remember, Forget, ListRecords))
 
 
 class Refusal(msgspec.Struct, frozen=True):

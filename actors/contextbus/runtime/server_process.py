@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import structlog
 
 from contextbus.runtime.datafolder import DataFolder, Endpoint
 from contextbus.runtime.full_disk import FullDiskWatch
+from contextbus.runtime.logs import get_logger
 
 GuardMode = Literal["signal", "pipe"]
 
@@ -35,7 +35,7 @@ STOP_SECONDS = 10.0
 STEADY_SECONDS = 10.0
 RESTARTS = 5
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ServerFailedError(RuntimeError):

@@ -16,7 +16,7 @@ from contextbus.core.candidates import check_candidates
 from contextbus.sources.interface import MalformedAnswerError, Source, check_source
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
-from contextbus_protocol.messages import Failed, Offered, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import MAX_SAFE_INTEGER, Candidate, Provenance
 
 DEFAULT_CONCURRENCY: Final = 8
