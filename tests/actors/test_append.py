@@ -116,6 +116,7 @@ def test_any_other_refusal_is_a_limit_of_the_log(phase: str) -> None:
     unstored = result(append.advance(state, Refused(10077, "maximum bytes exceeded"))[1])
     assert isinstance(unstored, Unstored)
     assert unstored.code == "limit"
+    assert "free disk space" in unstored.message
 
 
 def test_an_expectation_error_for_blobs_is_no_conflict() -> None:

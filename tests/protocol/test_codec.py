@@ -122,6 +122,22 @@ def test_damaged_messages_never_raise_anything_else(encoding: str, data: st.Data
             assert other == codec.JSON  # only JSON has no form for it
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"type": "my 'secret' - at `$.x`\n!"},
+        {"type": "offered", "run": "r", "token": "t", "source": "s", "kind": "secret", "candidates": []},
+    ],
+)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_word_that_is_none_of_ours_is_not_repeated(data: dict[str, str], encoding: str) -> None:
+    encode = msgspec.json.encode if encoding == codec.JSON else msgspec.msgpack.encode
+    with pytest.raises(InvalidRequestError) as caught:
+        codec.decode_message(encode(data), encoding)
+    assert "secret" not in caught.value.message
+    assert "$." in caught.value.message
+
+
 def test_the_error_names_the_place_and_not_the_content() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         codec.decode_message(b'{"type":"elapsed","run":"r","token":["my secret"]}', codec.JSON)

@@ -115,3 +115,10 @@ def test_an_empty_reply_address_is_the_frames() -> None:
     unnamed = msgspec.structs.replace(ASK, reply_to="")
     assert routes.fill_reply(unnamed, "frame", "msgpack") == unnamed
     assert routes.addresses(RECORD) == ("client", "selection")
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 86_401.0])
+def test_a_command_without_an_end_is_refused(seconds: float) -> None:
+    refusal = routes.check(msgspec.structs.replace(STEP, seconds_left=seconds), "t")
+    assert refusal is not None
+    assert refusal.code == "invalid_request"

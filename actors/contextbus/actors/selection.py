@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from contextbus.actors import gather, recorded, settle
+from contextbus.actors import append, gather, recorded, settle
 from contextbus.actors.effects import Cancel, Effects, Fetch, Scatter, Send, Timer
 from contextbus.actors.flight import (
     DEADLINE,
@@ -189,7 +189,7 @@ class Selection:
         if not flight.loading:
             return state, ()
         if message.code is not None:
-            return self._fail(state, flight, error_of(message.code, "the run's log could not be read"))
+            return self._fail(state, flight, error_of(message.code, f"the run's log could not be read; {append.LOOK}"))
         try:
             fold = fold_commits(state.fold, message.commits)
         except ChainBrokenError as exc:

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from contextbus import __version__
+from contextbus.actors import append
 from contextbus.actors.effects import Cancel, Effects, Load, Send, Store, Timer
 from contextbus.actors.memory_requests import (
     Request,
@@ -175,7 +176,7 @@ class WorkingMemory:
 
     def _unreadable(self, state: State, token: str, code: str) -> Step:
         """Nobody who waits for the log can be served; a commit under way has an answer of its own."""
-        error = error_of(code, "the working memory's log could not be read")
+        error = error_of(code, f"the working memory's log could not be read; {append.LOOK}")
         refused: tuple[Request, ...] = (*state.pending, *state.writes)
         writing = state.writing
         if writing is not None and writing.token == token:

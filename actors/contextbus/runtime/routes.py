@@ -44,6 +44,9 @@ ANSWERS: Final[dict[ActorName, frozenset[type]]] = {
     "placement": frozenset(),
 }
 
+MOST_SECONDS = 86_400.0
+"""The longest time that a command may take, in seconds."""
+
 
 class Refusal(msgspec.Struct, frozen=True):
     """Why a message is not let in."""
@@ -98,6 +101,11 @@ def _check(theirs: str, run: str, command: str, seconds_left: float, tenant: str
         wrong = _check_name(name)
         if wrong is not None:
             return Refusal("invalid_request", f"{field}: {wrong}")
+    if seconds_left > MOST_SECONDS:
+        text = (
+            f"a command may take {MOST_SECONDS:.0f} seconds at most: one without an end would keep its run for itself"
+        )
+        return Refusal("invalid_request", text)
     if not seconds_left > 0:
         return Refusal("deadline_exceeded", "no time was left when the message arrived; send it again with more")
     return None

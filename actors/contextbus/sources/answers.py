@@ -83,7 +83,7 @@ class Handler:
 
     def _offer(self, query: Query, answer: object) -> Offered | Failed:
         # Before anything is read: the digests of a very long answer would hold everybody up.
-        if isinstance(answer, list | tuple) and len(cast("Sequence[object]", answer)) > MAX_CANDIDATES:
+        if _count(answer) > MAX_CANDIDATES:
             return self._failed(query, "error", "payload_too_large")
         candidates = check_answer(answer)
         if sum(map(_measure, candidates)) > MAX_ANSWER_BYTES:
@@ -170,6 +170,10 @@ def _check_provenance(value: object) -> None:
         raise MalformedAnswerError("the origin must be a text")
     if not isinstance(kinds, tuple) or not all(_is_text(kind) for kind in cast("Sequence[object]", kinds)):
         raise MalformedAnswerError("source_kinds must be a tuple of texts")
+
+
+def _count(answer: object) -> int:
+    return len(cast("Sequence[object]", answer)) if isinstance(answer, list | tuple) else 0
 
 
 def _measure(candidate: Candidate) -> int:
