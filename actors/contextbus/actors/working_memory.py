@@ -317,9 +317,15 @@ class WorkingMemory:
         state = replace(state, writing=None)
         if not state.writes:
             return state, effects
+        if not state.loaded:
+            # all of them wait for the log: the first may be gone when it comes
+            waiting, state = state.writes, replace(state, writes=())
+            for write in waiting:
+                state, more = self._wait(state, write)
+                effects += more
+            return state, effects
         following, *rest = state.writes
-        state = replace(state, writes=tuple(rest))
-        state, more = self._serve(state, following) if state.loaded else self._wait(state, following)
+        state, more = self._serve(replace(state, writes=tuple(rest)), following)
         return state, effects + more
 
     def _reply(
