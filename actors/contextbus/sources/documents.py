@@ -75,8 +75,9 @@ def has_files(folder: Path, patterns: tuple[str, ...] = DEFAULT_PATTERNS, *, che
 def survey_folder(folder: Path, patterns: tuple[str, ...] = DEFAULT_PATTERNS, *, check: Check = _go_on) -> Survey:
     """List the files of a folder and its subfolders that match a pattern, and count those left out.
 
-    ``check`` is called between files; what it raises ends the work.  Hidden files and folders, links, files above ``MAX_FILE_BYTES`` and names that are not UTF-8 are left out: a link
-    could lead out of the folder.  Of these only files that are too large, and what cannot be read, are counted.
+    ``check`` is called between files; what it raises ends the work.  Hidden files and folders, links, files above
+    ``MAX_FILE_BYTES`` and names that are not UTF-8 are left out: a link could lead out of the folder.  Of these only
+    files that are too large, and what cannot be read, are counted.
 
     Raises:
         NotADirectoryError: there is no such folder.
