@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -88,7 +89,8 @@ class FolderSource:
     async def keep(self) -> None:
         """Index at once and look again from time to time, so that queries find the work done."""
         while True:
-            await self._freshen()
+            with contextlib.suppress(IndexStoppedError):  # the process ends
+                await self._freshen()
             await anyio.sleep(max(self._fresh_seconds, self._due - time.monotonic()))
 
     def stop(self) -> None:

@@ -211,7 +211,7 @@ class RagIndex:
         chunks: list[tuple[str, str, str]] = []
         for document in parse_file(file.path, data):
             self._check()
-            cut = chunk_text(document.text, title=document.title, target_tokens=self._target_tokens)
+            cut = chunk_text(document.text, title=document.title, target_tokens=self._target_tokens, check=self._check)
             chunks.extend((f"{document.id}#{number}", chunk.heading, chunk.text) for number, chunk in enumerate(cut))
         return _Prepared(file, digest, tuple(chunks))
 
