@@ -24,6 +24,7 @@ from contextbus.runtime.connection import connect
 from contextbus.runtime.embedded import serve
 from contextbus.runtime.journal import Appended
 from contextbus.runtime.journal_jetstream import JetStreamJournal
+from contextbus.runtime.streams import name_stream
 from contextbus_protocol import codec, subjects
 
 COMMITS: Final = 10_000
@@ -38,7 +39,7 @@ async def write_commits(count: int) -> list[bytes]:
     async with contextbus.open("memory:", sources=make_sources(), memory=False) as bus:
         run = await begin_run(bus, RUN, "reused")
         for step in range(count // 2):
-            await run.append(write_message(step))
+            run.append(write_message(step))
             await run.before_model_call(model=MODEL)
             answer = contextbus.assistant(f"done with step {step}")
             await run.after_model_call(contextbus.Report(status="succeeded", messages=[answer]))
@@ -86,7 +87,7 @@ class RawReader:
 
     async def read(self, subject: str) -> int:
         """Read all messages of a subject; how many there are."""
-        api = f"$JS.API.DIRECT.GET.{subjects.log_stream(TENANT)}"
+        api = f"$JS.API.DIRECT.GET.{name_stream('log', TENANT)}"
         count = last = 0
         while True:
             self._page.clear()

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import contextbus.client as contextbus
 from contextbus.sources.interface import Source
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import SourceKind
 
 StepKind = Literal["refresh", "reused"]
@@ -86,12 +86,12 @@ async def begin_run(bus: contextbus.ContextBus, name: str, kind: StepKind) -> co
     """A run whose next steps are of a kind; a reused one has its first retrieval behind it."""
     run = await bus.run(name, scope=SCOPE, sources=source_specs())
     if kind == "reused":
-        await run.append(write_message(0))
+        run.append(write_message(0))
         await run.before_model_call(model=MODEL)
     return run
 
 
 async def take_step(run: contextbus.Run, kind: StepKind, step: int) -> contextbus.CompiledStep:
     """One step, as a user of the library calls it."""
-    await run.append(write_message(step))
+    run.append(write_message(step))
     return await run.before_model_call(model=MODEL, refresh=kind == "refresh")

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from contextbus.client import Candidate, candidate, source
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 
 TICKETS = Path(__file__).with_name("tickets.json")
 

@@ -6,6 +6,7 @@ order; a digest is always over those bytes.
 
 from __future__ import annotations
 
+import re
 from typing import Final, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ from contextbus_protocol.values import Value
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
 COMMIT_VERSION: Final = 1
+
+_QUOTED = re.compile(r"(Invalid (?:enum )?value) .*?(?=(?: - at `\$[^`]*`)?\Z)", re.DOTALL)
 
 T = TypeVar("T")
 
@@ -64,11 +67,11 @@ def encode_json(value: object) -> bytes:
     """JSON bytes in deterministic order; the form that digests are taken of.
 
     Raises:
-        InvalidTypeError: the value holds a lone surrogate or a type that JSON has not.
+        InvalidTypeError: the value holds a lone surrogate or a type that JSON has not, or nests too deep.
     """
     try:
         return _json.encode(value)
-    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as exc:
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise InvalidTypeError(f"not encodable as JSON: {type(exc).__name__}") from None
 
 
@@ -83,7 +86,7 @@ def decode_json(data: bytes | str, type_: type[T]) -> T:
     except UnicodeEncodeError:
         raise InvalidTypeError(f"not a {type_.__name__}: the text holds a lone surrogate") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidTypeError(f"not a {type_.__name__}: {exc}") from None
+        raise InvalidTypeError(f"not a {type_.__name__}: {_name_place(exc)}") from None
 
 
 def encode_message(message: AnyMessage, content_type: str = MSGPACK) -> bytes:
@@ -95,7 +98,7 @@ def encode_message(message: AnyMessage, content_type: str = MSGPACK) -> bytes:
     encoder = _json if content_type == JSON else _msgpack
     try:
         return encoder.encode(message)
-    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as exc:
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise InvalidTypeError(f"not encodable: {type(exc).__name__}") from None
 
 
@@ -112,7 +115,12 @@ def decode_message(data: bytes, content_type: str = MSGPACK) -> AnyMessage:
     except OverflowError:
         raise InvalidRequestError("not a message of this protocol: an integer does not fit 64 bits") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as exc:
-        raise InvalidRequestError(f"not a message of this protocol: {exc}") from None
+        raise InvalidRequestError(f"not a message of this protocol: {_name_place(exc)}") from None
+
+
+def _name_place(error: Exception) -> str:
+    """What msgspec says without the value that it quotes: somebody's content, of any length."""
+    return _QUOTED.sub(r"\1", str(error))
 
 
 def _portable(message: AnyMessage) -> AnyMessage:
@@ -151,7 +159,7 @@ def decode_commit(data: bytes) -> Commit:
     try:
         envelope = _envelopes.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidTypeError(f"damaged commit: {exc}") from None
+        raise InvalidTypeError(f"damaged commit: {_name_place(exc)}") from None
     if envelope.version < 0:
         raise InvalidTypeError("damaged commit: a version is not negative")
     if envelope.version > COMMIT_VERSION:

@@ -128,7 +128,7 @@ class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
     """A step has its package.
 
     ``package`` refers to the blob that holds offers and package, ``package_digest`` is over the package's bytes,
-    ``inputs`` refers to the blob of the commit's new messages.  ``counts`` is filled for tokenizers only.
+    ``counts`` is filled for tokenizers only.
     Entries too many for a commit are in the blob ``facts``; then ``entries`` holds the selected ones alone.
     """
 
@@ -153,11 +153,9 @@ class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
     fallback: Fallback | None = None
     count: int
     chain: str
-    inputs: str | None = None
     manifest_digest: str
     package_digest: str
     package: str
-    erasures: int = 0
 
 
 class StepFailed(Event, frozen=True, kw_only=True, tag="step-failed"):

@@ -81,7 +81,7 @@ class PlacementSummary(Value, frozen=True, kw_only=True):
 
 
 class ContextManifest(Value, frozen=True, kw_only=True):
-    """What was selected, what was left out and why; never any record text (D.D.3)."""
+    """The account of one compile, entry by entry; it holds no text of any record (D.D.3)."""
 
     version: Literal[1]
     run_id: str
@@ -124,19 +124,16 @@ class CountFact(Value, frozen=True):
     eighteenths: int
 
 
-class Decision(Value, frozen=True, kw_only=True):
+class StepDecision(Value, frozen=True, kw_only=True):
     """What was decided for a step, before anything is rendered.
 
     ``scores`` and ``mandatory`` run parallel to the manifest's entries; working-memory items have no score.
-    ``append_tokens`` and ``tail_tokens`` are what the two blocks cost in all.  ``counts`` is filled for tokenizers
-    only.
+    ``counts`` is filled for tokenizers only.
     """
 
     manifest: ContextManifest
     scores: tuple[float | None, ...]
     mandatory: tuple[bool, ...]
-    append_tokens: int = 0
-    tail_tokens: int = 0
     counts: tuple[CountFact, ...] = ()
 
 

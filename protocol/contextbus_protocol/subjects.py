@@ -133,21 +133,6 @@ def memories(tenant: str, source: str) -> str:
     return f"ctx.memory.{encode_name(tenant)}.{encode_name(source)}.*"
 
 
-def log_stream(tenant: str) -> str:
-    """The stream that holds a tenant's log."""
-    return f"CTX_LOG_{encode_name(tenant)}"
-
-
-def blob_stream(tenant: str) -> str:
-    """The stream that holds a tenant's packages."""
-    return f"CTX_BLOB_{encode_name(tenant)}"
-
-
-def memory_stream(tenant: str) -> str:
-    """The stream that holds a tenant's memory records."""
-    return f"CTX_MEMORY_{encode_name(tenant)}"
-
-
 _DEFAULT_KINDS: dict[str, SourceKind] = {
     "memory": "memory",
     "docs": "rag",

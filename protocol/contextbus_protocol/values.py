@@ -116,8 +116,8 @@ class Provenance(Value, frozen=True):
 class Candidate(Value, frozen=True):
     """One record that a source offers (D.K.17).
 
-    ``digest`` is ``sha256:`` and the lowercase hex of the UTF-8 text (D.K.18); ``tokens``, if given, is the
-    source's own count of the text.
+    ``digest`` is the SHA-256 of the text in UTF-8, as ``digest_text`` writes it (D.K.18); ``tokens``, if given, is
+    the source's own count of the text.
     """
 
     record_id: str

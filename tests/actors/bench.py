@@ -15,24 +15,19 @@ from contextbus.core.handle import RunHandle
 from contextbus.core.run import RunState, fold_commits
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.chat import ChatMessage, user
-from contextbus_protocol.events import AnyEvent, Commit, StepCompiled, StepFailed, UnknownEvent
-from contextbus_protocol.messages import (
-    AnyMessage,
+from contextbus_protocol.commands import (
     AppendMessages,
-    AskItems,
-    Committed,
     CompileStep,
     ErrorReply,
-    ItemsOffered,
-    Loaded,
     NewMessages,
-    Offered,
-    Place,
-    Query,
-    Record,
     ReportStep,
     RequestRefresh,
 )
+from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.events import AnyEvent, Commit, StepCompiled, StepFailed, UnknownEvent
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Loaded
+from contextbus_protocol.questions import AskItems, ItemsOffered, Offered, Query
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import Candidate, Model, Scope, SourceSpec, StepOptions
 

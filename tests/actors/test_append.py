@@ -27,7 +27,7 @@ from contextbus.actors.append import (
 from contextbus.actors.effects import Store
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.events import Commit, RefreshRequested, StepFailed
-from contextbus_protocol.messages import Committed, Conflicted, Unstored
+from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
 
 SUBJECT = subjects.log(TENANT, RUN, "run")
 
@@ -116,6 +116,7 @@ def test_any_other_refusal_is_a_limit_of_the_log(phase: str) -> None:
     unstored = result(append.advance(state, Refused(10077, "maximum bytes exceeded"))[1])
     assert isinstance(unstored, Unstored)
     assert unstored.code == "limit"
+    assert "free disk space" in unstored.message
 
 
 def test_an_expectation_error_for_blobs_is_no_conflict() -> None:

@@ -13,7 +13,7 @@ from contextbus.actors.catch_up import Caught, PageRead, ReadPage
 from contextbus.actors.effects import Load
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.events import RefreshRequested
-from contextbus_protocol.messages import Loaded
+from contextbus_protocol.outcomes import Loaded
 
 SUBJECT = subjects.log(TENANT, RUN, "run")
 

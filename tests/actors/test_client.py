@@ -9,7 +9,7 @@ from tests.actors.bench import RUN, ask_refresh
 
 from contextbus.actors import client
 from contextbus.actors.client import Absent, Answered, Resolve, Silent, Transmit, WakeAfter
-from contextbus_protocol.messages import ErrorReply, Recorded
+from contextbus_protocol.commands import ErrorReply, Recorded
 
 COMMAND = ask_refresh(seconds=2.0)
 DONE = Recorded(run=RUN, command="c1", sequence=3, commit="d", count=0, chain="")

@@ -29,18 +29,13 @@ from tests.actors.bench import (
 from contextbus.actors import gather
 from contextbus.actors.effects import Effects, Scatter, Send, Timer
 from contextbus.core.run import find_command
+from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidRequestError, InvalidTypeError
 from contextbus_protocol.events import SourceFact, StepCompiled, StepFailed
-from contextbus_protocol.messages import (
-    AskItems,
-    Elapsed,
-    ErrorReply,
-    Failed,
-    ItemsOffered,
-    Place,
-    Query,
-    Record,
-)
+from contextbus_protocol.outcomes import Elapsed
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Query
 from contextbus_protocol.values import (
     Candidate,
     ContextBudget,
@@ -376,3 +371,17 @@ def test_a_working_memory_that_cannot_be_read_fails_the_step() -> None:
     bench = Bench()
     effects = bench.tell(step("Hello", DOCS))
     assert refusal(bench.tell(ItemsOffered(run=RUN, token=sent(effects, AskItems).token, code="busy"))) == "busy"
+
+
+@pytest.mark.rule("D.G.25", "D.G.26")
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_a_step_cannot_store_fails_the_sources_that_come_last_in_its_list(turned: bool) -> None:
+    names = [f"s{number}" for number in range(5)]
+    bench, asked, _ = start(*(SourceSpec(name, "rag") for name in names))
+    text = "\u0001" * (gather.LARGEST_OFFERS // 6 // 4)  # six bytes each in JSON
+    effects: Effects = ()
+    for name in reversed(names) if turned else names:
+        effects = bench.tell(offer(asked[name], candidate(text=text, digest=digest_text(text))))
+    results = only([e.message for e in effects if isinstance(e, Send)], Place).results
+    assert [r.source for r in results if r.status is SourceStatus.OK] == names[:3]
+    assert {(r.error, r.origin_code, r.candidates) for r in results[3:]} == {("error", "payload_too_large", ())}

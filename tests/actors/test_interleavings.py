@@ -35,23 +35,12 @@ from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import Placement
 from contextbus.actors.selection import Selection
 from contextbus.actors.working_memory import WorkingMemory
+from contextbus_protocol.commands import CancelCommand, ErrorReply
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.errors import ERRORS
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    CancelCommand,
-    Committed,
-    Conflicted,
-    Elapsed,
-    ErrorReply,
-    Failed,
-    Fetched,
-    ItemsOffered,
-    Loaded,
-    Place,
-    Record,
-    Unstored,
-)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered
 from contextbus_protocol.values import Scope
 
 CODES = {e.code for e in ERRORS} - {"internal"}

@@ -32,22 +32,12 @@ from contextbus.actors.placement import LARGEST_FACTS, Placement
 from contextbus.replay.run_log import LoggedCommit, RunLog
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, codec, digests
+from contextbus_protocol.commands import ErrorReply, Recorded
+from contextbus_protocol.commands import StepCompiled as StepAnswer
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.events import MessagesAppended, RefreshRequested, RunStarted, StepCompiled
-from contextbus_protocol.messages import (
-    AnyMessage,
-    Committed,
-    Conflicted,
-    Elapsed,
-    ErrorReply,
-    Fetched,
-    Place,
-    Record,
-    Recorded,
-    Unstored,
-)
-from contextbus_protocol.messages import (
-    StepCompiled as StepAnswer,
-)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Unstored
 from contextbus_protocol.values import EstimatorSpec, RefreshOptions
 
 

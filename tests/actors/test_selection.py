@@ -35,6 +35,8 @@ from contextbus.core.recent import REMEMBERED_COMMANDS
 from contextbus.core.run import find_command
 from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol import codec
+from contextbus_protocol.commands import CancelCommand, ErrorReply, Recorded, StepCompiled
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.events import (
     RefreshRequested,
     RunStarted,
@@ -43,22 +45,8 @@ from contextbus_protocol.events import (
 from contextbus_protocol.events import (
     StepCompiled as StepCompiledEvent,
 )
-from contextbus_protocol.messages import (
-    AskItems,
-    CancelCommand,
-    Committed,
-    Conflicted,
-    Elapsed,
-    ErrorReply,
-    Fetched,
-    ItemsOffered,
-    Loaded,
-    Place,
-    Record,
-    Recorded,
-    StepCompiled,
-    Unstored,
-)
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.values import EstimatorSpec
 
 
@@ -118,14 +106,14 @@ def test_the_tail_is_read_for_what_a_client_has_seen_and_for_every_later_attempt
 
 
 def test_a_retry_with_the_same_body_gets_the_stored_package() -> None:
-    bench = Bench()
+    bench = Bench(durability="fsync")
     command = step("Hello", DOCS)
     first = bench.open(command)
     answers = bench.commit(bench.tell(offer(queries(first)[0], candidate())))
     again = bench.open(msgspec.structs.replace(command, attempt=2))
     answer = stored(bench, again)
-    assert answer.package == sent(answers, StepCompiled, CLIENT).package
-    assert answer.stored
+    assert answer == msgspec.structs.replace(sent(answers, StepCompiled, CLIENT), stored=True)
+    assert answer.durability == "fsync"
     assert not any(isinstance(e, Scatter) for e in again)
     assert len(bench.log.commits) == 1
 
@@ -593,3 +581,44 @@ def test_tokens_of_two_instances_differ() -> None:
     other.tell(ask_refresh())
     assert bench.state.flight is not None
     assert other.state.flight.token != bench.state.flight.token
+
+
+@pytest.mark.rule("D.R.7", "D.W.5")
+@pytest.mark.parametrize("phase", ["load", "gather", "commit"])
+def test_the_same_command_from_another_address_is_answered_when_the_first_is_over(phase: str) -> None:
+    bench = Bench()
+    command = step("Hello", DOCS)
+    effects = bench.tell(command) if phase == "load" else bench.open(command)
+    if phase == "commit":
+        effects = bench.tell(offer(queries(effects)[0], candidate()))
+        assert bench.tell(CancelCommand(run=RUN, tenant=TENANT, command="c1")) == ()
+    bench.tell(ask_refresh(command="c2"))
+    other = msgspec.structs.replace(command, reply_to=CLIENT + ".other")
+    assert bench.tell(other, other, msgspec.structs.replace(other, reply_to=CLIENT + ".last")) == ()
+    assert bench.tell(command) == ()
+    assert [c.command for c in bench.state.waiting] == ["c1", "c2"]
+    if phase == "commit":
+        fetch = only(bench.commit(effects), Fetch)
+        blobs = tuple((d, bench.log.blobs[d]) for d in fetch.digests)
+        answer = sent(bench.tell(Fetched(run=RUN, token=fetch.token, blobs=blobs)), StepCompiled, CLIENT + ".last")
+        assert answer.sequence == bench.log.last[0]
+    else:
+        bench.tell(elapsed("c1"))
+        assert bench.state.flight is not None
+        assert bench.state.flight.command.reply_to == CLIENT + ".last"
+        assert bench.selection.timers["c1#deadline"] == 10.0
+        assert refusal(bench.tell(elapsed("c1")), CLIENT + ".last") == "deadline_exceeded"
+
+
+@pytest.mark.rule("D.W.5")
+@pytest.mark.parametrize("phase", ["gather", "commit"])
+def test_a_cancelled_command_takes_the_one_that_follows_it_along(phase: str) -> None:
+    bench = Bench()
+    command = step("Hello", DOCS)
+    effects = bench.open(command)
+    if phase == "commit":
+        bench.tell(offer(queries(effects)[0], candidate()))
+    bench.tell(msgspec.structs.replace(command, reply_to=CLIENT + ".other"))
+    bench.tell(CancelCommand(run=RUN, tenant=TENANT, command="c1"))
+    assert bench.state.waiting == ()
+    assert ("c1#deadline" in bench.selection.timers) == (phase == "commit")

@@ -24,9 +24,9 @@ from contextbus.actors import settle
 from contextbus.actors.flight import Flight, RunCommand, deadline_token, digest_command, drop_waiting
 from contextbus.core.run import RunState, find_command
 from contextbus_protocol.chat import user
+from contextbus_protocol.commands import CompileStep
 from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, InvalidTypeError, StaleStepError
-from contextbus_protocol.messages import CompileStep
-from contextbus_protocol.values import EstimatorSpec, Model, RefreshOptions, Usage
+from contextbus_protocol.values import EstimatorSpec, Model, RefreshOptions, Scope, Usage
 
 
 def compiled(number: int | None = None) -> RunState:
@@ -63,6 +63,25 @@ def test_a_step_is_reopened_when_nothing_came_in_between(changes: dict[str, Any]
     if got is not None:
         assert fold.last is not None
         assert (got.step, got.package, got.command_digest) == (0, fold.last.package, "")
+
+
+@pytest.mark.rule("D.R.7", "D.K.2", "D.K.3")
+@pytest.mark.parametrize("number", [None, 0])
+def test_a_step_is_reopened_for_its_own_scope_only(number: int | None) -> None:
+    fold = compiled()
+    assert fold.last is not None
+    narrower = msgspec.structs.replace(fold.last.scope, chat_id="c")
+
+    def look_up(fold: RunState, scope: Scope) -> object:
+        command = reopen(fold, number=number)
+        command = msgspec.structs.replace(command, options=msgspec.structs.replace(command.options, scope=scope))
+        return settle.look_up(fold, flight(command))
+
+    assert look_up(fold, narrower) is None  # the package was made from what a wider scope finds
+    narrow = msgspec.structs.replace(fold, last=msgspec.structs.replace(fold.last, scope=narrower))
+    assert look_up(narrow, fold.last.scope) is None  # and this one from what a narrower scope finds
+    assert look_up(narrow, narrower) is not None
+    assert look_up(narrow, Scope(chat_id="c")) is not None  # the pinned scope stands: it comes to the same
 
 
 @pytest.mark.rule("D.G.3")

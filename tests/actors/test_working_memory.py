@@ -12,23 +12,17 @@ from contextbus.actors.effects import Cancel, Effects, Load, Send, Store, Timer
 from contextbus.actors.memory_requests import Write, digest_request
 from contextbus.actors.working_memory import CONFLICTS, LONGEST_QUEUE, WorkingMemory
 from contextbus.core.memory_run import MemoryState, fold_memory_commits
-from contextbus_protocol.events import UnknownEvent, WorkingMemoryCreated, WorkingMemoryPatched
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
+from contextbus_protocol.commands import (
     CancelCommand,
-    Committed,
-    Conflicted,
     CreateWorkingMemory,
-    Elapsed,
-    Fetched,
-    ItemsOffered,
-    Loaded,
     PatchWorkingMemory,
     ReadWorkingMemory,
-    Unstored,
     WorkingMemoryState,
 )
+from contextbus_protocol.events import UnknownEvent, WorkingMemoryCreated, WorkingMemoryPatched
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.working_memory import AddObservation, SetGoal, WorkingMemoryPatch
 
 
@@ -435,3 +429,16 @@ def test_the_fold_of_the_log_is_the_state() -> None:
     )
     memory.write(msgspec.structs.replace(patch(command="c2"), patch=goal))
     assert fold_memory_commits(MemoryState(RUN), memory.log.commits) == memory.state.fold
+
+
+@pytest.mark.rule("D.R.7")
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_same_command_from_another_address_is_answered_there(waits: bool) -> None:
+    memory = ready()
+    store = memory.begin(patch("first", command="c5", operation="first") if waits else patch())
+    revision = 1 if waits else 0
+    if waits:
+        memory.tell(patch(revision=revision))
+    memory.tell(patch(revision=revision, to=CLIENT + ".other"))
+    effects = memory.write(memory.log.store(store))
+    assert sent(effects, WorkingMemoryState, CLIENT + ".other").status == "applied"

@@ -23,7 +23,7 @@ SOURCES = tuple(SourceSpec(s.id, s.kind) for s in workers.ALL)
 async def run_scenario(bus: contextbus.ContextBus, name: str = "scenario") -> list[str]:
     """The package texts of the three steps."""
     run = await bus.run(name, scope=contextbus.Scope(user_id="ada"), sources=SOURCES)
-    await run.create_working_memory(
+    await run.working_memory.create(
         scope="acme",
         goal="Deploy the billing service & tell <support>.",
         constraints=("No deploys on Friday.",),
@@ -31,13 +31,13 @@ async def run_scenario(bus: contextbus.ContextBus, name: str = "scenario") -> li
     )
     texts: list[str] = []
     for turn, text in enumerate(("How do I deploy?", "And roll back?", "Done?")):
-        await run.append(contextbus.user(text))
+        run.append(contextbus.user(text))
         step = await run.before_model_call(model=MODEL, refresh=turn == 1)
         texts.append(step.text)
         await run.after_model_call(
             contextbus.Report(status="succeeded", messages=(contextbus.assistant(f"Answer {turn}."),))
         )
-        await run.patch_working_memory(AddObservation(text=f"Seen {turn}."), expected_revision=turn)
+        await run.working_memory.patch(AddObservation(text=f"Seen {turn}."), expected_revision=turn)
     verdict = await bus.verify(name)
     assert verdict.is_clean, verdict
     assert verdict.steps == len(texts)
@@ -56,7 +56,7 @@ async def main() -> None:
     local = options.mode != "remote"
     async with contextbus.open(
         "memory:" if options.mode == "memory" else None,
-        folder=options.data,
+        data=options.data,
         actors="local" if local else "remote",
         sources=workers.ALL if local else (),
         memory=False,

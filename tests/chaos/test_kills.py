@@ -45,9 +45,9 @@ class Ledger:
 async def hold_a_run(bus: contextbus.ContextBus, name: str, ledger: Ledger) -> None:
     """One client's steps; each is asked for with the same id until it is acknowledged."""
     run = await bus.run(name, scope=contextbus.Scope(user_id="ada"), sources=SOURCES)
-    await again(ledger, lambda: run.create_working_memory(goal="Go on."))
+    await again(ledger, lambda: run.working_memory.create(goal="Go on."))
     for number in range(STEPS):
-        await run.append(contextbus.user(f"Step {number} of {name}?"))
+        run.append(contextbus.user(f"Step {number} of {name}?"))
         command = f"{name}-{number}"
         compile_step = partial(
             run.before_model_call, model=MODEL, refresh=number % 3 == 0, seconds=SECONDS, command=command
@@ -110,7 +110,7 @@ async def test_acknowledged_steps_survive_a_kill(tmp_path: Path, victim: str) ->
             ships.start_worker("notes", ("notes",))
             ships.start_worker("manual", ("manual",))
             await ships.wait_ready(*ACTORS, "notes", "manual")
-            async with contextbus.open(folder=tmp_path, actors="remote") as bus:
+            async with contextbus.open(data=tmp_path, actors="remote") as bus:
                 async with anyio.create_task_group() as tasks:
                     for number in range(RUNS):
                         tasks.start_soon(hold_a_run, bus, f"run-{number}", ledger)

@@ -15,10 +15,11 @@ import contextbus.client as contextbus
 from contextbus.core.handle import RunHandle
 from contextbus.runtime import embedded
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import CompileStep
+from contextbus_protocol.commands import StepCompiled as StepCompiledReply
 from contextbus_protocol.errors import StaleStepError
 from contextbus_protocol.events import StepCompiled
-from contextbus_protocol.messages import AnyMessage, CompileStep
-from contextbus_protocol.messages import StepCompiled as StepCompiledReply
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.values import SourceSpec, StepOptions
 from contextbus_protocol.working_memory import AddObservation
 from tests.chaos.fleet import ACTORS, fleet
@@ -49,7 +50,7 @@ async def test_two_clients_on_one_run(folder: Path) -> None:
     async def hold(bus: contextbus.ContextBus, who: str) -> None:
         run = await bus.run("shared", scope=SCOPE, sources=SOURCES[:1])
         for number in range(15):
-            await run.append(contextbus.user(f"{who} asks {number}"))
+            run.append(contextbus.user(f"{who} asks {number}"))
             step = await run.before_model_call(model=MODEL, refresh=number % 4 == 0)
             told.append((step.command, step.reference))
             try:
@@ -59,8 +60,8 @@ async def test_two_clients_on_one_run(folder: Path) -> None:
                 await run.load()  # the other client's step is the last one now
 
     async with (
-        contextbus.open(folder=folder, actors="remote") as one,
-        contextbus.open(folder=folder, actors="remote") as other,
+        contextbus.open(data=folder, actors="remote") as one,
+        contextbus.open(data=folder, actors="remote") as other,
     ):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hold, one, "one")
@@ -83,7 +84,7 @@ async def test_two_clients_on_one_run(folder: Path) -> None:
 
 
 async def test_a_retry_at_another_instance_while_the_first_still_works(folder: Path) -> None:
-    async with contextbus.open(folder=folder, actors="remote") as bus:
+    async with contextbus.open(data=folder, actors="remote") as bus:
         for round_ in range(6):
             name = f"retried-{round_}"
             handle = RunHandle().append((contextbus.user("How do I deploy?"),))
@@ -120,22 +121,22 @@ async def test_a_retry_at_another_instance_while_the_first_still_works(folder: P
 
 
 async def test_a_patch_beside_a_step_never_breaks_it(folder: Path) -> None:
-    async with contextbus.open(folder=folder, actors="remote") as bus:
+    async with contextbus.open(data=folder, actors="remote") as bus:
         run = await bus.run("patched", scope=SCOPE, sources=SOURCES[:1])
         beside = await bus.run("patched", scope=SCOPE, sources=SOURCES[:1])
-        await run.create_working_memory(goal="Go on.")
+        await run.working_memory.create(goal="Go on.")
         revisions: list[int] = []
 
         async def patch() -> None:
             for number in range(20):
-                state = await beside.patch_working_memory(
+                state = await beside.working_memory.patch(
                     AddObservation(text=f"Seen {number}."), expected_revision=number
                 )
                 assert state.status == "applied", state.reason
 
         async def step() -> None:
             for number in range(20):
-                await run.append(contextbus.user(f"And {number}?"))
+                run.append(contextbus.user(f"And {number}?"))
                 compiled = await run.before_model_call(model=MODEL, refresh=True)
                 revisions.append(sum(e.record_id.startswith("observation/") for e in compiled.manifest.entries))
                 await run.after_model_call(contextbus.Report(status="succeeded"))
@@ -150,12 +151,12 @@ async def test_a_patch_beside_a_step_never_breaks_it(folder: Path) -> None:
 
 
 async def test_a_client_sees_its_own_patch_in_its_next_step(folder: Path) -> None:
-    async with contextbus.open(folder=folder, actors="remote") as bus:
+    async with contextbus.open(data=folder, actors="remote") as bus:
         run = await bus.run("own-writes", scope=SCOPE)
-        await run.create_working_memory(goal="Go on.")
+        await run.working_memory.create(goal="Go on.")
         for number in range(12):
-            await run.patch_working_memory(AddObservation(text=f"Seen {number}."), expected_revision=number)
-            await run.append(contextbus.user(f"And {number}?"))
+            await run.working_memory.patch(AddObservation(text=f"Seen {number}."), expected_revision=number)
+            run.append(contextbus.user(f"And {number}?"))
             compiled = await run.before_model_call(model=MODEL)
             seen = sum(e.record_id.startswith("observation/") for e in compiled.manifest.entries)
             assert seen == number + 1

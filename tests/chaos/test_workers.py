@@ -23,7 +23,7 @@ IDS = tuple(s.id for s in SOURCES)
 async def one_step(bus: contextbus.ContextBus, name: str, seconds: float = 4.0) -> ContextManifest:
     """Compile one step of a new run over all four sources."""
     run = await bus.run(name, scope=contextbus.Scope(user_id="ada"), sources=SOURCES)
-    await run.append(contextbus.user(f"What of {name}?"))
+    run.append(contextbus.user(f"What of {name}?"))
     step = await run.before_model_call(model=MODEL, seconds=seconds)
     assert (await bus.verify(name)).is_clean
     return step.manifest
@@ -57,7 +57,7 @@ async def test_four_workers_answer_and_a_new_one_is_asked_within_a_second(tmp_pa
     async with embedded.serve(tmp_path / "data"):
         with fleet(tmp_path / "data") as ships:
             await start_all(ships)
-            async with contextbus.open(folder=tmp_path / "data", actors="remote") as bus:
+            async with contextbus.open(data=tmp_path / "data", actors="remote") as bus:
                 manifest = await one_step(bus, "first")
                 assert failed(manifest) == {}
                 assert {e.source for e in manifest.entries} == set(IDS)
@@ -85,7 +85,7 @@ async def test_a_worker_killed_with_a_query_costs_neither_step_nor_candidates(tm
             ships.kill("manual")
             ships.start_worker("hanging", ("manual",), CHAOS_HANG="manual", CHAOS_SEEN=str(seen))
             await ships.wait_ready("manual")
-            async with contextbus.open(folder=tmp_path / "data", actors="remote") as bus:
+            async with contextbus.open(data=tmp_path / "data", actors="remote") as bus:
                 # the only worker of its source takes the query and dies: the step goes on without
                 manifest = await step_while_killing(bus, ships, seen, "alone")
                 # asked again at half the time: nobody is there, or if it died only then, nothing comes

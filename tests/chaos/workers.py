@@ -13,7 +13,7 @@ import os
 import anyio
 
 from contextbus.sources.interface import candidate, source
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Candidate
 
 

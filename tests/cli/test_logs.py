@@ -93,7 +93,7 @@ def test_the_runs_of_a_tenant_are_its_own(command: Command) -> None:
 @pytest.mark.broker
 def test_what_is_compiled_by_hand_is_seen_too(command: Command) -> None:
     async def compile_by_hand() -> None:
-        async with client.open(folder=command.data) as bus:
+        async with client.open(data=command.data) as bus:
             run = await bus.run("by-hand", scope=client.Scope(user_id="ada"))
             await run.before_model_call([client.user("hello")], model=client.Model("openai", "gpt-5", 9000, 1000))
             await run.after_model_call(client.Report(status="succeeded", messages=[client.assistant("hi")]))

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from tests.cli.command import EXAMPLES, Command, eventually, is_alive
 
-from contextbus.cli.failures import NoServerError
+from contextbus.cli.failures import UNREACHABLE, NoServerError
 from contextbus.cli.options import Place
 from contextbus.cli.serving import ACTORS, open_link, wait_until_served
 from contextbus.runtime.datafolder import DataFolder
@@ -185,3 +185,11 @@ async def test_a_folder_without_a_server_is_nothing_to_attach_to(tmp_path: Path)
     with pytest.raises(NoServerError):
         async with open_link(Place(data=tmp_path, nats=None, tenant="default"), "test", start=False):
             pass
+
+
+@pytest.mark.timeout(120)
+def test_a_second_up_ends_when_the_process_that_owned_the_server_was_killed(command: Command) -> None:
+    with command.running("up", "--no-memory") as (owner, _), command.running("up", "--no-memory") as (second, _):
+        owner.kill()
+        owner.wait(10)
+        assert second.wait(30) == UNREACHABLE

@@ -11,8 +11,8 @@ from contextbus.core.run import RunState
 from contextbus.replay.run_log import replay_run
 from contextbus.sources.interface import check_source
 from contextbus_protocol.chat import ChatMessage, Text
-from contextbus_protocol.messages import Query
 from contextbus_protocol.package import Block
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Candidate, EstimatorSpec, Model, Scope, SourceKind
 
 SCOPE = Scope(user_id="ada")

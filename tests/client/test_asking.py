@@ -11,8 +11,8 @@ from contextbus.client.asking import ask
 from contextbus.runtime.bus_memory import MemoryBroker
 from contextbus.runtime.host import Host
 from contextbus.runtime.journal_memory import MemoryJournal
+from contextbus_protocol.commands import StepCompiled
 from contextbus_protocol.errors import DeadlineExceededError
-from contextbus_protocol.messages import StepCompiled
 
 
 async def test_nobody_serves_the_actor() -> None:

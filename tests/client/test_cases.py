@@ -15,7 +15,7 @@ from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with, state_of, te
 import contextbus.client as contextbus
 from contextbus_protocol.chat import ChatMessage, Text, ToolResult, assistant, user
 from contextbus_protocol.errors import ForbiddenError, InvalidTypeError, ScopeConflictError
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Scope, SourceStatus
 
 CI = contextbus.candidate("0", "Deploys need a green CI run.", 0.9)
@@ -110,7 +110,7 @@ async def test_an_empty_query_asks_nobody_and_the_refresh_stays_due(last: ChatMe
         assert (step.manifest.refresh, step.manifest.pass_, step.manifest.entries) == ("initial", 0, ())
         assert (await state_of(bus, run)).passes == 0
         await run.after_model_call(contextbus.Report(status="succeeded"))
-        await run.append(user("How do I deploy?"))
+        run.append(user("How do I deploy?"))
         step = await run.before_model_call(model=MODEL)
         assert (step.manifest.refresh, step.manifest.pass_) == ("initial", 1)
         assert [q.text for q in rag.asked] == ["How do I deploy?"]

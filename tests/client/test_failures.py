@@ -130,7 +130,7 @@ async def test_a_source_that_nobody_runs_is_a_failed_one() -> None:
 async def test_a_budget_misfit_crosses_the_bus_with_its_numbers() -> None:
     async with bus_with() as bus:
         run = await bus.run(scope=SCOPE, estimator=CHARACTERS)
-        await run.create_working_memory(goal="Deploy. " * 50)
+        await run.working_memory.create(goal="Deploy. " * 50)
         with pytest.raises(ContextBudgetExceededError) as caught:
             await run.before_model_call([user("How?")], model=contextbus.Model("openai", "gpt-test", 120, 100))
         error = caught.value

@@ -56,15 +56,15 @@ async def test_through_a_bus_the_same_object_is_the_same_digest() -> None:
 async def test_a_run_keeps_a_working_memory_beside_its_steps() -> None:
     async with bus_with() as bus:
         run = await bus.run(scope=SCOPE)
-        made = await run.create_working_memory(goal="Deploy.")
+        made = await run.working_memory.create(goal="Deploy.")
         assert isinstance(made, WorkingMemorySnapshot)
-        answer = await run.patch_working_memory(AddObservation(text="CI is red."), expected_revision=0, writer="model")
+        answer = await run.working_memory.patch(AddObservation(text="CI is red."), expected_revision=0, writer="model")
         assert (answer.status, answer.ids) == ("applied", ("observations-1-0",))
         step = await run.before_model_call([user("How?")], model=MODEL)
         (tail,) = step.messages_of("ephemeral-tail")
         assert "Deploy." in text_in(tail)
         assert "CI is red." in text_in(tail)
-        assert await run.working_memory() == answer.snapshot
+        assert await run.working_memory.read() == answer.snapshot
 
 
 @pytest.mark.rule("D.A.8", "D.F.1", "D.B.3", "D.M.15")

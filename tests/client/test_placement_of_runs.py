@@ -29,7 +29,7 @@ async def test_a_block_joins_the_history_only_when_its_call_succeeded(
             await run.after_model_call(contextbus.Report(status=outcome))
         state = await state_of(bus, run)
         assert (state.blocks, state.placed) == ((), ())
-        await run.append(user("Please?"))
+        run.append(user("Please?"))
         second = await run.before_model_call(model=MODEL, refresh=True)
         assert [(e.record_id, e.reason) for e in second.manifest.entries] == [("0", "ranked")]  # competes again
         assert [m["role"] for m in sent(second)] == ["user", "user", "user"]
@@ -46,11 +46,11 @@ async def test_blocks_keep_their_bytes_and_the_one_tail_ends_each_request() -> N
     rag = Scripted([CI])
     async with bus_with(rag) as bus:
         run = await bus.run(scope=SCOPE, sources=["rag"], estimator=CHARACTERS)
-        await run.create_working_memory(goal="Deploy.")
+        await run.working_memory.create(goal="Deploy.")
         requests: list[list[dict[str, Any]]] = []
         for number in range(4):
             rag.answer = [contextbus.candidate(str(number), f"Record {number}.", 0.5)]
-            await run.append(user(f"Question {number}?"))
+            run.append(user(f"Question {number}?"))
             step = await run.before_model_call(model=MODEL, refresh=True)
             requests.append(sent(step))
             await run.after_model_call(DONE)
@@ -92,7 +92,7 @@ async def test_a_rewritten_history_takes_its_blocks_along_and_changes_the_prefix
 async def test_our_own_blocks_in_a_list_that_is_handed_over_are_no_messages_of_the_user() -> None:
     async with bus_with(Scripted([CI])) as bus:
         run = await bus.run(scope=SCOPE, sources=["rag"], estimator=CHARACTERS)
-        await run.create_working_memory(goal="Deploy.")
+        await run.working_memory.create(goal="Deploy.")
         step = await run.before_model_call([user("How?")], model=MODEL)
         block, tail = (m for b in step.blocks for m in b.messages)
         await run.after_model_call(DONE)

@@ -73,6 +73,6 @@ async def test_the_query_is_a_digest_in_the_commit_and_a_text_in_the_package_blo
 async def test_working_memory_patches_are_facts_and_stand_in_the_log() -> None:
     async with bus_with() as bus:
         run = await bus.run(scope=SCOPE)
-        await run.create_working_memory(goal="Deploy the billing service.")
+        await run.working_memory.create(goal="Deploy the billing service.")
         log = await bus.log(run.id)
     assert b"Deploy the billing service." in codec.encode_commit(log.memory[0].commit)

@@ -20,10 +20,10 @@ async def test_a_report_beside_anothers_message_replaces_nothing() -> None:
         one = await bus.run("r", scope=SCOPE, sources=["rag"])
         await one.before_model_call([user("How?")], model=MODEL)
         other = await bus.run("r", scope=SCOPE)
-        await other.append(user("And me?"))
+        other.append(user("And me?"))
         await other.flush()
         await one.after_model_call(contextbus.Report(status="succeeded"))
-        await one.append(user("So?"))
+        one.append(user("So?"))
         await one.before_model_call(model=MODEL)
         assert one.messages == (user("How?"), user("And me?"), user("So?"))
         state = await state_of(bus, one)
@@ -37,7 +37,7 @@ async def test_a_report_with_messages_goes_behind_anothers() -> None:
         one = await bus.run("r", scope=SCOPE, sources=["rag"])
         await one.before_model_call([user("How?")], model=MODEL)
         other = await bus.run("r", scope=SCOPE)
-        await other.append(user("And me?"))
+        other.append(user("And me?"))
         await other.flush()
         await one.after_model_call(contextbus.Report(status="succeeded", messages=[assistant("So.")]))
         assert one.messages == (user("How?"), user("And me?"), assistant("So."))
@@ -81,7 +81,7 @@ async def test_whatever_two_clients_do_their_histories_converge_and_nothing_is_l
             match action:
                 case "append":
                     said.append(f"message {number} of {who}")
-                    await run.append(user(said[-1]))
+                    run.append(user(said[-1]))
                 case "flush":
                     await run.flush()
                 case "step":

@@ -34,7 +34,7 @@ async def test_example_1() -> None:
     memory, rag = Scripted([REGION], id="memory", kind="memory"), Scripted([CI, TAG])
     async with bus_with(memory, rag) as bus:
         run = await bus.run("run-1", scope=SCOPE, sources=["memory", "rag"], estimator=CHARACTERS)
-        await run.create_working_memory(
+        await run.working_memory.create(
             scope="acme", goal="Deploy the billing service.", constraints=["No deploys on Friday."]
         )
         model = Model("anthropic", "claude-opus-5-5", 200_000, 8_000)

@@ -16,7 +16,7 @@ from contextbus.sources.interface import candidate
 from contextbus_protocol.chat import user
 from contextbus_protocol.codec import decode_message, encode_message
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.messages import Offered
+from contextbus_protocol.questions import Offered
 from contextbus_protocol.values import Candidate, EstimatorSpec, Provenance
 
 URI = "see data:image/png;base64,QUJDREVGRw== there"

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextbus.core.blocks import (
-    RETRIEVED_PREAMBLE,
-    escape_attribute,
-    escape_text,
-    render_record,
-    render_records,
-    render_retrieved,
-    user_block,
-)
+from contextbus.core.blocks import RETRIEVED_PREAMBLE, render_record, render_records, render_retrieved, user_block
+from contextbus.core.escape import escape_attribute, escape_text
 from contextbus_protocol.chat import Text
 from contextbus_protocol.digests import clean_text, digest_text
 from contextbus_protocol.values import SOURCE_KINDS, Candidate, Provenance, SourceKind

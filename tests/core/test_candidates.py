@@ -8,8 +8,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from contextbus.core.compile import ContextInput, compile_context
-from contextbus.core.selection import cut_result, validate_candidates
+from contextbus.core.candidates import cut_result, validate_candidates
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import Package

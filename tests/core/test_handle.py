@@ -14,9 +14,9 @@ from contextbus.core.history import digest_message
 from contextbus.core.run import RunState
 from contextbus.core.step import take_messages
 from contextbus_protocol.chat import ChatMessage, assistant, user
+from contextbus_protocol.commands import NewMessages
 from contextbus_protocol.digests import EMPTY_CHAIN
 from contextbus_protocol.errors import ConflictError
-from contextbus_protocol.messages import NewMessages
 from contextbus_protocol.values import Scope
 
 ESTIMATOR = make_estimator()

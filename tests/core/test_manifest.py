@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextbus.core.compile import ContextInput, compile_context, context_warnings, decide
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import decide
 from contextbus.core.estimate import make_estimator
-from contextbus.core.selection import SELECTED_REASONS
+from contextbus.core.manifest import context_warnings
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.package import (
-    BlockPlacement,
-    CachePrefixCause,
     ContextManifest,
     ContextWarning,
-    EntryReason,
-    Fallback,
     Package,
-    RefreshReason,
 )
 from contextbus_protocol.values import (
     Candidate,
@@ -215,22 +212,6 @@ def test_what_the_caller_knows_is_recorded() -> None:
     assert (manifest.refresh, manifest.pass_, manifest.redacted) == ("redacted", 3, True)
     assert (manifest.cache_prefix_changed, manifest.cache_prefix_cause) == (True, "redacted")
     assert (manifest.placement.append, manifest.placement.tail, manifest.placement.tail_kept) == (False, False, True)
-
-
-@pytest.mark.rule("D.Y.1", "D.Y.2", "D.Y.3", "D.Y.5", "D.Y.6", "D.Y.7")
-def test_recorded_words() -> None:
-    assert set(get_args(EntryReason)) == {
-        "mandatory", "ranked", "reallocated", "already-placed", "over-budget", "duplicate", "superseded", "restored",
-    }  # fmt: skip
-    assert set(get_args(EntryReason)) > SELECTED_REASONS
-    assert set(get_args(RefreshReason)) == {
-        "initial", "reused", "host-request", "redacted", "overflow-retry", "task-change",
-    }  # fmt: skip
-    assert set(get_args(Fallback)) == {"pass-limit", "source-failed"}
-    assert set(get_args(BlockPlacement)) == {"append", "ephemeral-tail"}
-    assert {status.value for status in SourceStatus} == {"ok", "failed", "skipped"}
-    causes = {"model", "tools", "system", "core-memory", "redacted", "compaction", "history"}
-    assert set(get_args(CachePrefixCause)) == causes
 
 
 WORDS = st.text("qxzj", min_size=12, max_size=20)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextbus.core.compile import ContextInput, compile_context
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
 from contextbus.core.history import digest_message
 from contextbus.core.package_bytes import encode_package
 from contextbus.core.working_memory import create_working_memory

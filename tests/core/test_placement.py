@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from contextbus.core.compile import ContextInput, compile_context, decide, place
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import decide
 from contextbus.core.estimate import make_estimator
+from contextbus.core.placement import place
 from contextbus.core.working_memory_items import list_items, render_working_memory
 from contextbus_protocol.chat import Text
 from contextbus_protocol.digests import digest_text

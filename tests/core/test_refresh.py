@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from contextbus.core.history import make_query
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.run import LastStep, RunState
-from contextbus_protocol.values import RefreshOptions
+from contextbus_protocol.values import RefreshOptions, Scope
 
 LAST = LastStep(
+    scope=Scope(user_id="ada"),
     step=3,
     pass_=1,
     command="c",

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextbus.core.compile import ContextInput, decide, share_hints
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import decide, share_hints
 from contextbus.core.estimate import Estimator, make_estimator
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import ContextBudgetExceededError, InvalidRequestError

@@ -14,10 +14,10 @@ from contextbus.core.run import RunState
 from contextbus.core.step import StepPlan, decide_step, plan_step, take_messages
 from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol.chat import ChatMessage, assistant, user
+from contextbus_protocol.commands import NewMessages
 from contextbus_protocol.digests import EMPTY_CHAIN, digest_text, extend_chain
 from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError
 from contextbus_protocol.events import CallSucceeded
-from contextbus_protocol.messages import NewMessages
 from contextbus_protocol.values import (
     Candidate,
     EstimatorSpec,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from contextbus.core.blocks import RETRIEVED_PREAMBLE, render_record, render_retrieved
-from contextbus.core.compile import ContextInput, compile_context, decide, share_hints
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import share_hints
 from contextbus.core.estimate import make_estimator
 from contextbus.core.working_memory_items import WORKING_MEMORY_PREAMBLE, fixed_text, list_items
 from contextbus_protocol.chat import Text, user
@@ -138,7 +140,8 @@ def test_v1_7_append_block(package: Package) -> None:
     assert [entry.tokens for entry in package.manifest.entries[2:]] == [40, 22, 25]
     assert len(render_retrieved(1, 0, ())) == 295
     assert ESTIMATOR.estimate([user(render_retrieved(1, 0, ()))]) == 86
-    assert decide(STEP, ESTIMATOR).append_tokens == 173
+    budget = package.manifest.budget
+    assert budget.selected_tokens - budget.working_memory_tokens == 173
     assert ESTIMATOR.estimate(package.blocks[0].messages) == 172
     assert text == (
         '<retrieved_context pass="1" step="0">\n'
@@ -168,7 +171,7 @@ def test_v1_7_tail(package: Package) -> None:
     assert ESTIMATOR.estimate([user(fixed_text(items, 0))]) == 73
     assert [len(item.rendered) for item in items] == [41, 42]
     assert [entry.tokens for entry in package.manifest.entries[:2]] == [12, 12]
-    assert decide(STEP, ESTIMATOR).tail_tokens == 97
+    assert package.manifest.budget.working_memory_tokens == 97
     assert ESTIMATOR.estimate(package.blocks[1].messages) == 96
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from contextbus.core.working_memory import PatchResult, apply_working_memory_patch, create_working_memory
+from contextbus.core.working_memory import create_working_memory
+from contextbus.core.working_memory_patch import PatchResult, apply_working_memory_patch
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 T = 1_750_000_000_000

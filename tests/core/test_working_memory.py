@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from contextbus.core.working_memory import active_task, create_working_memory, decode_snapshot
+from contextbus.core.working_memory import create_working_memory
+from contextbus.core.working_memory_checks import decode_snapshot
+from contextbus.core.working_memory_items import active_task
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.working_memory import Task, TaskList, TasksInput, WorkingMemorySnapshot
 

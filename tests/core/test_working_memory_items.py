@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextbus.core.estimate import make_estimator
-from contextbus.core.working_memory import create_working_memory, decode_snapshot, list_items
+from contextbus.core.working_memory import create_working_memory
+from contextbus.core.working_memory_checks import decode_snapshot
 from contextbus.core.working_memory_items import (
     WORKING_MEMORY_PREAMBLE,
     fixed_text,
+    list_items,
     render_working_memory,
     section_wrapper,
 )

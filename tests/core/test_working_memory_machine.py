@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from contextbus.core.estimate import make_estimator
-from contextbus.core.working_memory import (
-    PatchResult,
+from contextbus.core.working_memory import create_working_memory
+from contextbus.core.working_memory_checks import decode_snapshot
+from contextbus.core.working_memory_items import (
     active_task,
-    apply_working_memory_patch,
-    create_working_memory,
-    decode_snapshot,
     fixed_text,
     list_items,
     render_working_memory,
     section_wrapper,
 )
+from contextbus.core.working_memory_patch import PatchResult, apply_working_memory_patch
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.working_memory import (
     AnyOperation,

@@ -8,13 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from contextbus.core.working_memory import (
-    PatchResult,
-    apply_working_memory_patch,
-    create_working_memory,
-    decode_patch,
-    operation_digest,
-)
+from contextbus.core.working_memory import create_working_memory
+from contextbus.core.working_memory_checks import decode_patch
+from contextbus.core.working_memory_patch import PatchResult, apply_working_memory_patch, operation_digest
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.working_memory import (
     AddObservation,

@@ -50,7 +50,7 @@ async def record_all_events(estimator: EstimatorSpec) -> Journal:
         sources: list[str | SourceSpec] = ["memory", "rag", "tickets"]
         run = await bus.run("golden", scope=SCOPE, sources=sources, estimator=estimator, budget={"max_tokens": 300})
         tasks = TasksInput(TaskList("Deploy", (Task("t1", "Check CI"), Task("t2", "Roll out"))), "t1")
-        await run.create_working_memory(goal="Deploy billing.", constraints=["No Friday."], tasks=tasks)
+        await run.working_memory.create(goal="Deploy billing.", constraints=["No Friday."], tasks=tasks)
         opening = [system("Be brief."), user("How do I deploy?")]
         with contextlib.suppress(SourceFailedError):  # step-failed
             await run.before_model_call(opening, model=MODEL)
@@ -59,17 +59,17 @@ async def record_all_events(estimator: EstimatorSpec) -> Journal:
         usage = contextbus.Usage(input_tokens=120, output_tokens=9)
         report = contextbus.Report(status="succeeded", messages=[CALL, RESULT], usage=usage, finish_reason="stop")
         await run.after_model_call(report)
-        await run.patch_working_memory(AddObservation(text="CI is green."), expected_revision=0, writer="model")
+        await run.working_memory.patch(AddObservation(text="CI is green."), expected_revision=0, writer="model")
         await run.before_model_call(model=MODEL)  # reused
         await run.after_model_call(contextbus.Report(status="failed"))
-        await run.append(user("And now?"))
+        run.append(user("And now?"))
         await run.flush()
         await run.request_refresh()
         docs.answer = [contextbus.candidate("1", "Runbook 1: deploys need two green CI runs.", 0.9)]
         memory.answer = RuntimeError("gone")
         await run.before_model_call(model=MODEL)  # host-request, source-failed
         await run.after_model_call(contextbus.Report(status="succeeded", messages=[assistant("Roll out.")]))
-        await run.patch_working_memory(
+        await run.working_memory.patch(
             SetActiveTask(id="t2"),
             AddDecision(text="Roll out at noon.", rationale="Quiet."),
             RecordAttempt(text="Dry run.", outcome="succeeded"),

@@ -22,6 +22,7 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import NotFoundError
 
+from contextbus.runtime.streams import name_stream
 from contextbus_protocol import subjects
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +121,7 @@ async def create_stream(connection: Client, name: str, subject: str) -> None:
 
 async def create_log(connection: Client, tenant: str) -> None:
     """Create the log stream of a tenant, or find it as it is."""
-    await create_stream(connection, subjects.log_stream(tenant), subjects.log_of_tenant(tenant))
+    await create_stream(connection, name_stream("log", tenant), subjects.log_of_tenant(tenant))
 
 
 def test_the_server_accepts_the_configuration() -> None:
@@ -185,7 +186,7 @@ async def test_actors_write_and_read_the_log_of_their_tenant(server: str) -> Non
     async with connect(server, "default-actors", refusals) as actors:
         await create_log(actors, "default")
         stored = await JetStreamContext(actors).publish(subjects.log("default", "run-1", "run"), b"commit")
-        message = await JetStreamContext(actors).get_msg(subjects.log_stream("default"), stored.seq)
+        message = await JetStreamContext(actors).get_msg(name_stream("log", "default"), stored.seq)
         assert message.data == b"commit"
         for subject in (
             subjects.query("default", "docs"),
@@ -219,7 +220,7 @@ async def test_a_tenant_does_not_see_the_streams_of_another(server: str) -> None
         await create_log(acme, "acme")
         await JetStreamContext(acme).publish(subjects.log("acme", "run-1", "run"), b"of acme")
         with pytest.raises(NotFoundError):
-            await JetStreamContext(default).stream_info(subjects.log_stream("acme"))
+            await JetStreamContext(default).stream_info(name_stream("log", "acme"))
         # a stream of one's own over the neighbour's subjects stays empty: the account is the boundary
         await create_stream(default, "CTX_BLOB_default", subjects.log_of_tenant("acme"))
         await JetStreamContext(acme).publish(subjects.log("acme", "run-1", "run"), b"of acme")
@@ -235,7 +236,7 @@ async def test_a_client_commands_and_reads_but_cannot_write_or_erase_the_log(ser
         await create_log(actors, "default")
         stored = await JetStreamContext(actors).publish(subjects.log("default", "run-2", "run"), b"commit")
         async with connect(server, "default-client", refusals) as client:
-            stream = subjects.log_stream("default")
+            stream = name_stream("log", "default")
             assert (await JetStreamContext(client).get_msg(stream, stored.seq)).data == b"commit"
             assert not await refused(client, subjects.command("selection", "default"), refusals)
             assert not await refused(client, subjects.query("default", "docs"), refusals)

@@ -115,7 +115,7 @@ def test_no_tracked_file_names_a_registry_or_a_place_of_one_machine() -> None:
     "text",
     [
         "--extra-index-url https://example.org",
-        "https://files.pythonhosted.org/x",
+        "https://files.python" + "hosted.org/x",
         "see /home/ada/x",
         "'/root/x'",
     ],

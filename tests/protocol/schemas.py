@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,8 @@ import msgspec
 from contextbus_protocol.blobs import StepFacts, StepInput, StepOutput
 from contextbus_protocol.codec import COMMIT_VERSION
 from contextbus_protocol.events import AnyEvent, Commit
-from contextbus_protocol.messages import AnyMessage, MemoryRecord
+from contextbus_protocol.memory_records import MemoryRecord
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.package import Package
 from contextbus_protocol.working_memory import WorkingMemoryPatch, WorkingMemorySnapshot
 
@@ -33,6 +35,8 @@ TYPES: Final[Mapping[str, Any]] = {
 }
 
 Schema = dict[str, Any]
+
+_QUALIFIED: Final = re.compile(r"contextbus_protocol\.(?P<module>\w+)\.(?P<name>\w+)")
 
 
 def make_schemas() -> dict[str, Schema]:
@@ -51,8 +55,20 @@ def make_schemas() -> dict[str, Schema]:
             **root,
             "$defs": components,
         }
-        made[name] = json.loads(json.dumps(schema))  # tuples become lists, as in the file
+        made[name] = json.loads(_name_by_kind(json.dumps(schema)))  # tuples become lists, as in the file
     return made
+
+
+def _name_by_kind(schema: str) -> str:
+    """Tell an event from a message of its name by that word: where a class lives is nobody's business outside."""
+
+    def name(found: re.Match[str]) -> str:
+        return found["name"] + ("Event" if found["module"] == "events" else "")
+
+    names = {found[0]: name(found) for found in _QUALIFIED.finditer(schema)}
+    if len(set(names.values())) < len(names):
+        raise ValueError(f"two types share a name: {sorted(names)}")
+    return _QUALIFIED.sub(name, schema)
 
 
 def _describe_raw(type_: type) -> Schema:

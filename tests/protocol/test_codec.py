@@ -20,7 +20,9 @@ from contextbus_protocol.errors import (
     InvalidTypeError,
     UnsupportedVersionError,
 )
-from contextbus_protocol.messages import AnyMessage, Elapsed, Query
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Elapsed
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Scope
 
 ENCODINGS = [codec.MSGPACK, codec.JSON]
@@ -118,6 +120,22 @@ def test_damaged_messages_never_raise_anything_else(encoding: str, data: st.Data
             codec.encode_message(read, other)
         except InvalidTypeError:
             assert other == codec.JSON  # only JSON has no form for it
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"type": "my 'secret' - at `$.x`\n!"},
+        {"type": "offered", "run": "r", "token": "t", "source": "s", "kind": "secret", "candidates": []},
+    ],
+)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_word_that_is_none_of_ours_is_not_repeated(data: dict[str, str], encoding: str) -> None:
+    encode = msgspec.json.encode if encoding == codec.JSON else msgspec.msgpack.encode
+    with pytest.raises(InvalidRequestError) as caught:
+        codec.decode_message(encode(data), encoding)
+    assert "secret" not in caught.value.message
+    assert "$." in caught.value.message
 
 
 def test_the_error_names_the_place_and_not_the_content() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from tests.protocol.values import values_of
 
 from contextbus_protocol import codec, errors
+from contextbus_protocol.commands import ErrorReply
 from contextbus_protocol.errors import ERRORS, ContextBusError, ErrorData, error_of
-from contextbus_protocol.messages import ErrorReply
 
 CODES = [
     "context_budget_exceeded",

@@ -13,9 +13,15 @@ from hypothesis import given, settings
 from tests.protocol.values import values_of
 
 import contextbus_protocol.chat
+import contextbus_protocol.commands
+import contextbus_protocol.commit_requests
+import contextbus_protocol.envelope
 import contextbus_protocol.events
+import contextbus_protocol.memory_records
 import contextbus_protocol.messages
+import contextbus_protocol.outcomes
 import contextbus_protocol.package
+import contextbus_protocol.questions
 import contextbus_protocol.values
 import contextbus_protocol.working_memory
 from contextbus.core.budget import merge_budget, require_count
@@ -35,9 +41,15 @@ from contextbus_protocol.values import MAX_SAFE_INTEGER, ContextBudget, Model, S
 
 MODULES = (
     contextbus_protocol.chat,
+    contextbus_protocol.commands,
+    contextbus_protocol.commit_requests,
+    contextbus_protocol.envelope,
     contextbus_protocol.events,
+    contextbus_protocol.memory_records,
     contextbus_protocol.messages,
+    contextbus_protocol.outcomes,
     contextbus_protocol.package,
+    contextbus_protocol.questions,
     contextbus_protocol.values,
     contextbus_protocol.working_memory,
 )

@@ -41,14 +41,14 @@ def live_states(bus: contextbus.ContextBus, run: str) -> dict[str, object]:
 async def test_replay_comes_to_the_state_that_the_actors_have() -> None:
     async with bus_with(Scripted([CI])) as bus:
         run = await bus.run("r", scope=SCOPE, sources=["rag"])
-        await run.create_working_memory(goal="Deploy.")
+        await run.working_memory.create(goal="Deploy.")
         for number in range(4):
-            await run.append(user(f"Question {number}?"))
+            run.append(user(f"Question {number}?"))
             await run.before_model_call(model=MODEL, refresh=number == 2)
             log = await bus.log("r")
             assert live_states(bus, "r")["selection"] == replay_run(log)
             await run.after_model_call(contextbus.Report(status="succeeded", messages=[assistant("So.")]))
-            await run.patch_working_memory(AddObservation(text=str(number)), expected_revision=number)
+            await run.working_memory.patch(AddObservation(text=str(number)), expected_revision=number)
             log = await bus.log("r")
             states = live_states(bus, "r")
             assert states["selection"] == replay_run(log)

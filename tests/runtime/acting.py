@@ -22,27 +22,12 @@ from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.runtime.source_calls import SourceHandler
 from contextbus.runtime.streams import ensure
 from contextbus_protocol import codec, digests, subjects
+from contextbus_protocol.commands import CompileStep, ErrorReply, NewMessages, StepCompiled
+from contextbus_protocol.commit_requests import CommitHead, Record
 from contextbus_protocol.events import Commit, RefreshRequested
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    CommitHead,
-    Committed,
-    CompileStep,
-    Conflicted,
-    Elapsed,
-    ErrorReply,
-    Failed,
-    Fetched,
-    ItemsOffered,
-    Loaded,
-    NewMessages,
-    Offered,
-    Query,
-    Record,
-    StepCompiled,
-    Unstored,
-)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Offered, Query
 from contextbus_protocol.subjects import ActorName
 from contextbus_protocol.values import Candidate, Model, Scope, SourceSpec, StepOptions
 

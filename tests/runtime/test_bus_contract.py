@@ -16,19 +16,12 @@ from contextbus.runtime.embedded import Server
 from contextbus.runtime.host import Host
 from contextbus.runtime.source_calls import SourceHandler
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.commands import ErrorReply, StepCompiled
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InternalError
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    ByReference,
-    ErrorReply,
-    Failed,
-    Loaded,
-    Offered,
-    Query,
-    StepCompiled,
-)
+from contextbus_protocol.messages import AnyMessage, ByReference
+from contextbus_protocol.outcomes import Loaded
+from contextbus_protocol.questions import AskItems, Failed, Offered, Query
 
 Run = Callable[..., AbstractAsyncContextManager[World]]
 

@@ -381,3 +381,23 @@ async def test_nothing_blocks_the_event_loop(tmp_path: Path, eventually: Eventua
             os.kill(pid, signal.SIGKILL)
             await eventually(partial(has_a_new_server, server, pid, connection))
             assert await journal.last_sequence("CTX_LOG_t") == 0
+
+
+async def test_a_server_whose_store_broke_on_a_full_disk_is_started_again_once_there_is_room(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    """A nats-server never writes again to a file that a full disk broke; only a new one does."""
+    async with (
+        serve(tmp_path) as server,
+        connect(server.url, token=server.token, locate=server.locate, lost=server.lost) as connection,
+    ):
+        await ensure(connection, "t")
+        pid = server.pid
+        await anyio.to_thread.run_sync(_append_line, tmp_path / "nats.log", "[ERR] 1.blk: no space left on device\n")
+        await eventually(partial(has_a_new_server, server, pid, connection))
+        assert server.lost() is None
+
+
+def _append_line(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)

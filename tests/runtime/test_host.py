@@ -26,8 +26,11 @@ from contextbus.runtime.outbox import Arrivals
 from contextbus.runtime.run_states import RunStates
 from contextbus.runtime.trampoline import Actor, Trampoline
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.commands import CompileStep, ErrorReply, StepCompiled
 from contextbus_protocol.errors import PayloadTooLargeError
-from contextbus_protocol.messages import AnyMessage, CompileStep, Elapsed, ErrorReply, Query, StepCompiled
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Elapsed
+from contextbus_protocol.questions import Query
 from contextbus_protocol.subjects import ActorName
 
 SELECTION = subjects.command("selection", "t")

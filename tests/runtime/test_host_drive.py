@@ -19,7 +19,7 @@ from contextbus.runtime.package_store import PackageStore
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.events import Commit, RefreshRequested
-from contextbus_protocol.messages import Committed, Conflicted, Unstored
+from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
 
 LOST = Unanswered("timeout")
 

@@ -19,7 +19,7 @@ from contextbus.runtime.journal import Page
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.streams import ensure
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.messages import StepCompiled
+from contextbus_protocol.commands import StepCompiled
 
 STEPS = 60
 RUN = "run"

@@ -8,20 +8,13 @@ from tests.runtime.acting import step
 
 from contextbus.actors.effects import Send
 from contextbus.runtime import routes
+from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.commit_requests import CommitHead, Record
 from contextbus_protocol.events import RefreshRequested
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    CommitHead,
-    Elapsed,
-    ErrorReply,
-    Failed,
-    Forget,
-    ItemsOffered,
-    Query,
-    Record,
-    Unstored,
-)
+from contextbus_protocol.memory_records import Forget
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Elapsed, Unstored
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Query
 from contextbus_protocol.values import Scope
 
 HEAD = CommitHead(
@@ -122,3 +115,10 @@ def test_an_empty_reply_address_is_the_frames() -> None:
     unnamed = msgspec.structs.replace(ASK, reply_to="")
     assert routes.fill_reply(unnamed, "frame", "msgpack") == unnamed
     assert routes.addresses(RECORD) == ("client", "selection")
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 86_401.0])
+def test_a_command_without_an_end_is_refused(seconds: float) -> None:
+    refusal = routes.check(msgspec.structs.replace(STEP, seconds_left=seconds), "t")
+    assert refusal is not None
+    assert refusal.code == "invalid_request"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -121,6 +122,28 @@ async def test_pages_hold_the_whole_subject_in_order(journal: Journal, tenant: s
     page = await journal.read(mine, after=records[16].sequence, limit=3)
     assert page == Page(tuple(records[17:]), more=False)
     assert await journal.sequences(mine) == tuple(range(1, 41, 2))
+
+
+@pytest.mark.parametrize("limit", [1, 3, 256])
+async def test_a_pattern_is_read_in_the_order_of_the_stream(journal: Journal, tenant: str, limit: int) -> None:
+    subjects = [f"ctx.memory.{tenant}.docs.{name}" for name in "abc"]
+    lasts = dict.fromkeys(subjects, 0)
+    await write(journal, f"ctx.memory.{tenant}.other.a", b"other", 0)
+    written: list[int] = []
+    for subject in (*subjects, *reversed(subjects), *subjects):
+        lasts[subject] = await write(journal, subject, b"x", lasts[subject])
+        written.append(lasts[subject])
+    pattern = f"ctx.memory.{tenant}.docs.*"
+    assert [record.sequence for record in await read_all(journal, pattern, limit)] == written
+    last = await journal.last(pattern)
+    assert isinstance(last, Record)
+    assert last.sequence == written[-1]
+    await journal.erase(subjects[-1], written[-1])
+    last = await journal.last(pattern)
+    assert isinstance(last, Record)
+    assert last.sequence == written[-2]
+    assert await journal.last(f"ctx.memory.{tenant}.none.*") is None
+    assert await journal.read(f"ctx.memory.{tenant}.none.*", after=0) == Page((), more=False)
 
 
 async def test_a_blob_is_stored_once(journal: Journal, tenant: str) -> None:
@@ -262,3 +285,11 @@ async def test_memory_does_what_jetstream_does(broker: Server, tenant: str, seed
             expected = await act(real, ours, tenant)
             assert await act(model, theirs, tenant) == expected, step
         real.close()
+
+
+async def test_an_append_in_memory_costs_the_same_however_many_ids_are_remembered() -> None:
+    journal, last = MemoryJournal(), 0
+    begun = time.perf_counter()
+    for _ in range(8_000):
+        last = await write(journal, "ctx.log.t.r.run", b"{}", last)
+    assert time.perf_counter() - begun < 3

@@ -8,15 +8,13 @@ from typing import Final
 import msgspec
 
 from contextbus.actors import client as retry
-from contextbus.client.run import CommandHead
+from contextbus.client.sending import CommandHead
 from contextbus.core.handle import RunHandle
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult, assistant, user
 from contextbus_protocol.chat import Text as TextPart
-from contextbus_protocol.events import HistoryReplaced, MessagesAppended
-from contextbus_protocol.messages import (
+from contextbus_protocol.commands import (
     AnyCommand,
-    AnyMessage,
     AppendMessages,
     CancelCommand,
     CompileStep,
@@ -29,6 +27,8 @@ from contextbus_protocol.messages import (
     StepCompiled,
     WorkingMemoryState,
 )
+from contextbus_protocol.events import HistoryReplaced, MessagesAppended
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.values import Model, RefreshOptions, Scope, StepOptions, Usage
 from contextbus_protocol.working_memory import (
     AddHypothesis,

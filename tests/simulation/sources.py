@@ -6,7 +6,8 @@ import hashlib
 import random
 
 from contextbus_protocol.digests import digest_text
-from contextbus_protocol.messages import AnyMessage, Failed, Offered, Query
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import Candidate, SourceKind, SourceSpec
 
 SOURCES: tuple[SourceSpec, ...] = (

@@ -16,7 +16,7 @@ from contextbus.actors.effects import Store
 from contextbus.actors.placement import Placement
 from contextbus.core.handle import RunHandle
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.messages import Committed
+from contextbus_protocol.outcomes import Committed
 from tests.simulation.run import simulate
 from tests.simulation.world import NO_FAULTS, Faults
 

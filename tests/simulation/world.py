@@ -31,7 +31,9 @@ from contextbus.actors.placement import Placement
 from contextbus.actors.selection import Selection
 from contextbus.actors.working_memory import WorkingMemory
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.messages import AnyMessage, Elapsed, Fetched, Query
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Elapsed, Fetched
+from contextbus_protocol.questions import Query
 from tests.simulation.server import Server
 from tests.simulation.sources import answer_query
 

@@ -20,7 +20,7 @@ from contextbus.runtime.journal import Journal
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.runtime.streams import ensure
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Scope
 
 _tenants = itertools.count(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import msgspec
@@ -14,8 +14,9 @@ from tests.sources.conftest import Ask
 
 from contextbus.sources.answers import MAX_ANSWER_BYTES, handler
 from contextbus.sources.interface import FunctionSource, candidate
+from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
-from contextbus_protocol.messages import Failed, Offered, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import Candidate, Provenance
 
 GOOD = candidate("r", "a text", 1.0, 2, provenance=Provenance("asserted", ("host",)))
@@ -218,5 +219,25 @@ async def test_plain_functions_that_hang_take_up_their_own_threads_only(ask: Ask
 
 async def test_an_answer_that_is_too_large_is_refused(ask: Ask) -> None:
     answer = await handler(returning([candidate("r", "x" * (MAX_ANSWER_BYTES + 1), 1)]))(ask())
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.origin_code) == ("error", "payload_too_large")
+
+
+@pytest.mark.rule("D.G.26")
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"match": "x" * MAX_ANSWER_BYTES},
+        {"query": "x" * MAX_ANSWER_BYTES},
+        {"provenance": Provenance("x" * MAX_ANSWER_BYTES, ())},
+        {"provenance": Provenance(None, ("x" * 1024,) * (MAX_ANSWER_BYTES // 1024))},
+        {"text": "\u20ac" * (MAX_ANSWER_BYTES // 2)},
+    ],
+    ids=["match", "query", "origin", "kinds", "text in bytes"],
+)
+async def test_every_field_of_an_answer_counts_in_bytes(large: dict[str, Any], ask: Ask) -> None:
+    fields: dict[str, Any] = {"record_id": "r", "text": "text", "score": 1.0, **large}
+    offered = Candidate(**fields, digest=digest_text(fields["text"]))
+    answer = await handler(returning([offered]))(ask())
     assert isinstance(answer, Failed)
     assert (answer.code, answer.origin_code) == ("error", "payload_too_large")

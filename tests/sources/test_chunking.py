@@ -91,3 +91,7 @@ def test_no_cut_falls_inside_of_a_combined_character(cluster: str) -> None:
 def test_cutting_is_linear_in_the_text(unit: str) -> None:
     text = unit * (500_000 // len(unit))
     assert chunk_text(text) or not text.strip()  # quadratic work would run into the test's time limit
+
+
+def test_a_line_of_number_signs_is_read_once() -> None:
+    assert chunk_text(("# " + "#" * 290 + "x\n") * 1_000)  # quadratic work would run into the test's time limit

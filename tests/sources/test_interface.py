@@ -14,7 +14,7 @@ from tests.sources.conftest import Ask
 
 from contextbus.sources.interface import FunctionSource, Source, candidate, check_source, source
 from contextbus_protocol.codec import encode_message
-from contextbus_protocol.messages import Offered, Query
+from contextbus_protocol.questions import Offered, Query
 from contextbus_protocol.values import Candidate, SourceKind
 
 Find = Callable[[Query], Awaitable[list[Candidate]]]

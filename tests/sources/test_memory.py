@@ -18,18 +18,10 @@ from contextbus.sources.answers import handler
 from contextbus.sources.memory import memory_source
 from contextbus.sources.worker import Worker
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.messages import (
-    AnyMessage,
-    ErrorReply,
-    Failed,
-    Forget,
-    Forgotten,
-    ListRecords,
-    Offered,
-    RecordsListed,
-    Remember,
-    Remembered,
-)
+from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.questions import Failed, Offered
 from contextbus_protocol.values import Provenance, Scope
 from contextbus_protocol.working_memory import SourceRef
 

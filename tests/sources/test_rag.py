@@ -17,7 +17,7 @@ from tests.sources.conftest import Ask
 from contextbus.sources.answers import handler
 from contextbus.sources.rag import FolderSource, rag_source
 from contextbus.sources.rag_index import IndexStoppedError, RagIndex
-from contextbus_protocol.messages import Failed, Offered
+from contextbus_protocol.questions import Failed, Offered
 
 
 class Chunk(msgspec.Struct):

@@ -19,18 +19,11 @@ from contextbus.sources.announcements import announce, announcement, check_peers
 from contextbus.sources.interface import Answer, FunctionSource, candidate
 from contextbus.sources.worker import AdminReply, AdminRequest, Worker, keep_running
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.commands import ErrorReply
 from contextbus_protocol.errors import InvalidRequestError, NotFoundError
-from contextbus_protocol.messages import (
-    AnyMessage,
-    ErrorReply,
-    Failed,
-    Forget,
-    Forgotten,
-    ListRecords,
-    Offered,
-    Query,
-    RecordsListed,
-)
+from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import Candidate, Scope, SourceKind
 
 SECONDS = 5.0

@@ -15,10 +15,12 @@ from contextbus.actors.effects import Store
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import Commit, StepFailed
-from contextbus_protocol.messages import Committed, Conflicted, Unstored
+from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
 
 ATTEMPTS: Final = 12
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
+STORE_FULL: Final = (10023, 10047, 10077)
+LOOK: Final = "`contextbus doctor` tells whether its server and streams are there"
 _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 1.0
 
@@ -127,7 +129,7 @@ def advance(state: Appending, outcome: Outcome) -> tuple[Appending, Operation]:
             return state, _operation(state)
         case Unanswered():
             if state.tries + 1 >= ATTEMPTS:
-                return state, _unstored(state, "deadline_exceeded", "the log did not answer")
+                return state, _unstored(state, "deadline_exceeded", f"the log did not answer; {LOOK}")
             wait = min(_FIRST_WAIT * 2**state.tries, _LONGEST_WAIT)
             return msgspec.structs.replace(state, tries=state.tries + 1), Wait(wait)
         case BlobsPut():
@@ -142,7 +144,8 @@ def advance(state: Appending, outcome: Outcome) -> tuple[Appending, Operation]:
             if code in WRONG_LAST_SEQUENCE and state.phase == "commit":
                 state = msgspec.structs.replace(state, phase="last")
                 return state, _operation(state)
-            return state, _unstored(state, "limit", f"the log refused with code {code}: {reason}")
+            fix = "; free disk space or raise the limit of its stream, then send it again" if code in STORE_FULL else ""
+            return state, _unstored(state, "limit", f"the log refused with code {code}: {reason}{fix}")
         case LastRead():
             return state, _settle(state, outcome)
 

@@ -16,7 +16,7 @@ from contextbus.actors.effects import Load
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import Commit
-from contextbus_protocol.messages import Loaded
+from contextbus_protocol.outcomes import Loaded
 
 ATTEMPTS: Final = 8
 PAGE: Final = 256
@@ -57,7 +57,6 @@ class CatchingUp(msgspec.Struct, frozen=True):
     reached: int
     commits: tuple[tuple[int, str, Commit], ...] = ()
     tries: int = 0
-    leader: bool = False
 
 
 def begin(load: Load, tenant: str) -> tuple[CatchingUp, Operation]:

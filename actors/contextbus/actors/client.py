@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from contextbus_protocol.messages import AnyCommand, AnyMessage, ErrorReply
+from contextbus_protocol.commands import AnyCommand, ErrorReply
+from contextbus_protocol.messages import AnyMessage
 
 ATTEMPTS: Final = 3
 GRACE_SECONDS: Final = 1.0

@@ -10,8 +10,10 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from contextbus_protocol.envelope import ReplyEncoding
 from contextbus_protocol.events import Commit
-from contextbus_protocol.messages import AnyMessage, Query, ReplyEncoding
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.questions import Query
 from contextbus_protocol.subjects import ActorName, Part
 
 

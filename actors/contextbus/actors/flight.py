@@ -10,15 +10,9 @@ from contextbus.core.run import CommandFact, RunState
 from contextbus.core.step import StepPlan
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
-from contextbus_protocol.messages import (
-    AppendMessages,
-    CompileStep,
-    HistoryFact,
-    ItemsOffered,
-    Query,
-    ReportStep,
-    RequestRefresh,
-)
+from contextbus_protocol.commands import AppendMessages, CompileStep, ReportStep, RequestRefresh
+from contextbus_protocol.commit_requests import HistoryFact
+from contextbus_protocol.questions import ItemsOffered, Query
 from contextbus_protocol.values import Scope, SourceResult
 
 DEADLINE: Final = "#deadline"
@@ -85,6 +79,15 @@ def drop_waiting(state: SelectionState, command: str) -> tuple[SelectionState, R
         return state, None
     waiting = tuple(c for c in state.waiting if c is not found)
     return msgspec.structs.replace(state, waiting=waiting), found
+
+
+def follow(state: SelectionState, command: RunCommand) -> SelectionState:
+    """The state with the command in flight once more behind it: whoever sent it first may be gone, and its address too.
+
+    It is next, and finds what the first one stored; its time begins then, for one timer serves both.
+    """
+    waiting = (command, *(c for c in state.waiting if c.command != command.command))
+    return msgspec.structs.replace(state, waiting=waiting)
 
 
 def digest_command(command: RunCommand) -> str:

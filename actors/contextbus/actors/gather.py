@@ -11,10 +11,11 @@ from contextbus.actors.effects import Cancel
 from contextbus.actors.flight import Flight, Prepared
 from contextbus.core.budget import require_count
 from contextbus.core.candidates import cut_result, validate_candidates
-from contextbus.core.compile import share_hints
+from contextbus.core.decision import share_hints
 from contextbus.core.estimate import Estimator
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
-from contextbus_protocol import subjects
+from contextbus_protocol import codec, subjects
+from contextbus_protocol.commands import CompileStep
 from contextbus_protocol.errors import (
     ContextBusError,
     ErrorData,
@@ -23,14 +24,20 @@ from contextbus_protocol.errors import (
     SourceFailedError,
 )
 from contextbus_protocol.events import SourceFact
-from contextbus_protocol.messages import CompileStep, Failed, Offered, Query
-from contextbus_protocol.values import SourceResult, SourceSpec, SourceStatus, StepOptions
+from contextbus_protocol.questions import Failed, Offered, Query
+from contextbus_protocol.values import Candidate, SourceResult, SourceSpec, SourceStatus, StepOptions
 
 NOT_TAKEN: Final = ("busy", "absent")
 """What a source's failure is called when nobody took the query."""
 
 MOST_CANDIDATES: Final = 10_000
 """The most candidates that one step takes from all its sources."""
+
+LARGEST_OFFERS: Final = 24 * 1024 * 1024
+"""Bytes of JSON of all candidates of a step: they are stored with its package, which may quote all of them."""
+
+_LONGEST_ESCAPE: Final = 6
+"""Bytes that one character may take in JSON."""
 
 replace = msgspec.structs.replace
 
@@ -194,7 +201,31 @@ def time_out(flight: Flight) -> Flight:
 def in_order(flight: Flight, options: StepOptions) -> tuple[SourceResult, ...]:
     """The answers in the order of the run's sources, so that timing never changes the outcome (D.G.25)."""
     by_source = {r.source: r for r in flight.results}
-    return tuple(by_source[s.id] for s in options.sources if s.id in by_source)
+    results = tuple(by_source[s.id] for s in options.sources if s.id in by_source)
+    characters = sum(_count_characters(c) for r in results for c in r.candidates)
+    return results if characters * _LONGEST_ESCAPE < LARGEST_OFFERS else _drop_excess(results)
+
+
+def _drop_excess(results: Sequence[SourceResult]) -> tuple[SourceResult, ...]:
+    """The answers as far as they fit; a source whose answer does not has failed."""
+    kept: list[SourceResult] = []
+    size = 0
+    for result in results:
+        more = len(codec.encode_json(result.candidates))
+        if size + more <= LARGEST_OFFERS:
+            size += more
+            kept.append(result)
+        else:
+            failed = SourceResult(result.source, result.kind, SourceStatus.FAILED, required=result.required)
+            kept.append(replace(failed, error="error", origin_code="payload_too_large"))
+    return tuple(kept)
+
+
+def _count_characters(candidate: Candidate) -> int:
+    labels = len(candidate.query or "") + len(candidate.match or "")
+    if candidate.provenance is not None:
+        labels += len(candidate.provenance.origin or "") + sum(map(len, candidate.provenance.source_kinds))
+    return len(candidate.text) + len(candidate.record_id) + labels
 
 
 def check_required(results: Sequence[SourceResult]) -> None:

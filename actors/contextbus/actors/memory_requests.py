@@ -12,15 +12,9 @@ from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_checks import decode_snapshot
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
+from contextbus_protocol.commands import CreateWorkingMemory, ErrorReply, PatchWorkingMemory, ReadWorkingMemory
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.messages import (
-    AskItems,
-    CreateWorkingMemory,
-    ErrorReply,
-    ItemsOffered,
-    PatchWorkingMemory,
-    ReadWorkingMemory,
-)
+from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 Write = CreateWorkingMemory | PatchWorkingMemory

@@ -13,12 +13,14 @@ import msgspec
 from contextbus import __version__
 from contextbus.actors import gather
 from contextbus.actors.effects import Effects, Fetch, Send, Store
-from contextbus.core.compile import place
 from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.package_bytes import encode_package
+from contextbus.core.placement import place
 from contextbus.core.step import POLICY
 from contextbus_protocol import blobs, codec, digests
 from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.commands import ErrorReply, Recorded, StepCompiled
+from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, Record
 from contextbus_protocol.errors import ContextBusError, InvalidTypeError, error_of
 from contextbus_protocol.events import (
     AnyEvent,
@@ -31,21 +33,9 @@ from contextbus_protocol.events import (
 from contextbus_protocol.events import (
     StepCompiled as StepCompiledEvent,
 )
-from contextbus_protocol.messages import (
-    AnyMessage,
-    CommitHead,
-    Committed,
-    Conflicted,
-    ErrorReply,
-    Fetched,
-    HistoryFact,
-    Place,
-    Record,
-    Recorded,
-    StepCompiled,
-    Unstored,
-)
-from contextbus_protocol.package import BlockPlacement, Decision, Package
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Fetched, Unstored
+from contextbus_protocol.package import BlockPlacement, Package, StepDecision
 from contextbus_protocol.subjects import ActorName
 
 LARGEST_FACTS: Final = 128 * 1024
@@ -267,7 +257,6 @@ def compile_event(
         manifest_digest=encoded.manifest_digest,
         package_digest=digests.digest_bytes(data),
         package=reference,
-        erasures=message.erasures,
     )
     return event, data.decode(), stored
 
@@ -276,7 +265,7 @@ _SMALLEST_ENTRY: Final = 120
 """Fewer bytes than any entry takes: below this product nothing needs to be measured."""
 
 
-def entry_facts(decision: Decision) -> tuple[EntryFact, ...]:
+def entry_facts(decision: StepDecision) -> tuple[EntryFact, ...]:
     """The entries of a decision as facts: with scores, without queries."""
     return tuple(
         EntryFact(

@@ -11,6 +11,16 @@ from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.run import RunState
 from contextbus.core.scope import narrow
 from contextbus.core.step import take_messages
+from contextbus_protocol.commands import (
+    AppendMessages,
+    CompileStep,
+    ErrorReply,
+    NewMessages,
+    Recorded,
+    ReportStep,
+    RequestRefresh,
+)
+from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Record
 from contextbus_protocol.errors import (
     ContextBusError,
     InvalidRequestError,
@@ -23,18 +33,6 @@ from contextbus_protocol.events import (
     CallSucceeded,
     RefreshRequested,
     StepFailed,
-)
-from contextbus_protocol.messages import (
-    AppendMessages,
-    CommitHead,
-    CompileStep,
-    ErrorReply,
-    HistoryFact,
-    NewMessages,
-    Record,
-    Recorded,
-    ReportStep,
-    RequestRefresh,
 )
 from contextbus_protocol.values import EstimatorSpec, Scope, SourceResult
 
@@ -142,6 +140,7 @@ def plan_record(
     tenant: str,
     inbox: str,
     tokenizers: Tokenizers,
+    durability: str,
 ) -> Record | Recorded:
     """What a command without rendering comes to: a commit, or the answer that nothing is new.
 
@@ -184,6 +183,7 @@ def plan_record(
             commit=fold.digest,
             count=fold.history.count,
             chain=fold.history.chain,
+            durability=durability,
         )
     return record_of(fold, flight, tenant, inbox, history=history, events=events)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from contextbus.actors import gather, recorded, settle
+from contextbus.actors import append, gather, recorded, settle
 from contextbus.actors.effects import Cancel, Effects, Fetch, Scatter, Send, Timer
 from contextbus.actors.flight import (
     DEADLINE,
@@ -22,9 +22,19 @@ from contextbus.actors.flight import (
     deadline_token,
     digest_command,
     drop_waiting,
+    follow,
 )
 from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commits
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import (
+    AppendMessages,
+    CancelCommand,
+    CompileStep,
+    Recorded,
+    ReportStep,
+    RequestRefresh,
+)
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.errors import (
     BusyError,
     CommandMismatchError,
@@ -35,26 +45,9 @@ from contextbus_protocol.errors import (
     SourceFailedError,
     error_of,
 )
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AppendMessages,
-    CancelCommand,
-    Committed,
-    CompileStep,
-    Conflicted,
-    Elapsed,
-    Failed,
-    Fetched,
-    ItemsOffered,
-    Loaded,
-    Offered,
-    Place,
-    Record,
-    Recorded,
-    ReportStep,
-    RequestRefresh,
-    Unstored,
-)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.questions import Failed, ItemsOffered, Offered
 from contextbus_protocol.subjects import ActorName
 from contextbus_protocol.values import SourceResult
 
@@ -74,17 +67,25 @@ class Selection:
         tenant: whose runs these are.
         inbox: the address at which this instance takes answers.
         tokenizers: the named tokenizers that this process has at hand (design: section 2).
+        durability: what an acknowledgement rests on; answers from the log name it as placement's do.
     """
 
     name: ActorName = "selection"
 
-    def __init__(self, tenant: str, inbox: str, tokenizers: Mapping[str, Callable[[str], int]] | None = None) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        inbox: str,
+        tokenizers: Mapping[str, Callable[[str], int]] | None = None,
+        durability: str = "",
+    ) -> None:
         self._tenant = tenant
         self._inbox = inbox
         self._instance = inbox.rsplit(".", 1)[-1]
         self._working_memory = subjects.command("working-memory", tenant)
         self._placement = subjects.command("placement", tenant)
         self._tokenizers = dict(tokenizers or {})
+        self._durability = durability
 
     def initial(self, run: str) -> SelectionState:
         """Nothing is known of the run yet."""
@@ -122,8 +123,10 @@ class Selection:
         if digest_command(known) != digest_command(command):
             error = CommandMismatchError(f"command id {command.command!r} is in use for another command; take a new id")
             return state, (recorded.refuse_command(command, error),)
-        if command.attempt <= known.attempt:
+        if command.attempt < known.attempt or (command.attempt, command.reply_to) == (known.attempt, known.reply_to):
             return state, ()
+        if known is flight.command and command.attempt == known.attempt:
+            return follow(state, command), ()
         if known is flight.command:
             return replace(state, flight=replace(flight, command=command)), ()
         waiting = tuple(command if c is known else c for c in state.waiting)  # a retry keeps its place
@@ -131,10 +134,10 @@ class Selection:
 
     def _cancel(self, state: SelectionState, message: CancelCommand) -> Step:
         state, late = drop_waiting(state, message.command)
-        if late is not None:
-            return state, (Cancel(late.run, deadline_token(late)),)
         flight = state.flight
-        if flight is None or flight.command.command != message.command or flight.phase == "commit":
+        if flight is None or flight.command.command != message.command:
+            return state, () if late is None else (Cancel(late.run, deadline_token(late)),)
+        if flight.phase == "commit":
             return state, ()  # what is being committed stays (D.W.5)
         return self._end(state, ())
 
@@ -186,7 +189,7 @@ class Selection:
         if not flight.loading:
             return state, ()
         if message.code is not None:
-            return self._fail(state, flight, error_of(message.code, "the run's log could not be read"))
+            return self._fail(state, flight, error_of(message.code, f"the run's log could not be read; {append.LOOK}"))
         try:
             fold = fold_commits(state.fold, message.commits)
         except ChainBrokenError as exc:
@@ -211,14 +214,14 @@ class Selection:
         return self._proceed(replace(state, flight=flight), flight, ())
 
     def _elapsed(self, state: SelectionState, flight: Flight, token: str) -> Step:
-        state, late = drop_waiting(state, token.removesuffix(DEADLINE))
-        if late is not None:
-            error = DeadlineExceededError("the time for this command was over before its turn came")
-            return state, (recorded.refuse_command(late, error),)
         if token == deadline_token(flight.command):
             # in the commit phase the outcome is not known: whoever comes next must look first
             state = replace(state, loaded=state.loaded and flight.phase != "commit")
             return self._fail(state, flight, DeadlineExceededError("the time for this command is over"))
+        state, late = drop_waiting(state, token.removesuffix(DEADLINE))
+        if late is not None:
+            error = DeadlineExceededError("the time for this command was over before its turn came")
+            return state, (recorded.refuse_command(late, error),)
         if flight.phase != "gather" or not isinstance(flight.command, CompileStep):
             return state, ()
         if token == gather.half_token(flight):
@@ -323,7 +326,9 @@ class Selection:
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
         """Have events committed that need no rendering."""
-        outcome = recorded.plan_record(state.fold, flight, self._tenant, self._inbox, self._tokenizers)
+        outcome = recorded.plan_record(
+            state.fold, flight, self._tenant, self._inbox, self._tokenizers, self._durability
+        )
         if isinstance(outcome, Recorded):
             answer = Send(flight.command.reply_to, outcome, flight.command.reply_as)
             return self._end(state, (*effects, answer))
@@ -356,7 +361,7 @@ class Selection:
     def _answer_stored(self, state: SelectionState, flight: Flight, found: CommandFact, effects: Effects) -> Step:
         command = flight.command
         if found.package is None:
-            answer = settle.stored_record(command, found)
+            answer = settle.stored_record(command, found, self._durability)
             return self._end(state, (*effects, Send(command.reply_to, answer, command.reply_as)))
         flight = replace(flight, phase="stored", stored=found)
         fetch = Fetch(command.run, (found.package,), flight.token)
@@ -375,7 +380,7 @@ class Selection:
             code = message.code or "not_found"
             return self._fail(state, flight, error_of(code, "the step's stored package is not at hand"))
         try:
-            answer = settle.stored_step(command, found, data)
+            answer = settle.stored_step(command, found, data, self._durability)
         except ContextBusError as exc:
             return self._fail(state, flight, exc)
         return self._end(state, (Send(command.reply_to, answer, command.reply_as),))
@@ -394,4 +399,6 @@ class Selection:
         if not state.waiting:
             return state, effects
         command, *rest = state.waiting
+        if flight is not None and command.command == flight.command.command:
+            effects += (Timer(command.run, deadline_token(command), command.seconds_left),)
         return self._begin(replace(state, waiting=tuple(rest)), command, effects)

@@ -18,16 +18,11 @@ from contextbus.core.run import CommandFact, RunState, find_command
 from contextbus.core.scope import narrow
 from contextbus.core.step import decide_step, plan_step, take_messages
 from contextbus_protocol import blobs
+from contextbus_protocol.commands import CompileStep, Recorded, StepCompiled
+from contextbus_protocol.commit_requests import Place, WorkingMemoryInput
 from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, StaleStepError
 from contextbus_protocol.events import WorkingMemoryUsed
-from contextbus_protocol.messages import (
-    AskItems,
-    CompileStep,
-    Place,
-    Recorded,
-    StepCompiled,
-    WorkingMemoryInput,
-)
+from contextbus_protocol.questions import AskItems
 from contextbus_protocol.values import SourceResult
 
 replace = msgspec.structs.replace
@@ -66,10 +61,10 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
     if command.step not in {None, last.step}:
         return None
     same = last.status == "open" and last.chain == command.history.chain == fold.history.chain
+    if same and fold.scope is not None:  # a stored package is for its effective scope only (D.K.3)
+        same = narrow(fold.scope, command.options.scope) == narrow(fold.scope, last.scope)
     asked = command.refresh or fold.refresh_requested
     if same and not asked and not flight.anew and flight.conflicts == 0:
-        if fold.scope is not None:
-            narrow(fold.scope, command.options.scope)  # a stored package is not for another scope (D.K.3)
         return CommandFact(
             command=command.command,
             command_digest="",
@@ -176,7 +171,7 @@ def place_of(
     )
 
 
-def stored_record(command: RunCommand, found: CommandFact) -> Recorded:
+def stored_record(command: RunCommand, found: CommandFact, durability: str) -> Recorded:
     """The answer to a command that the log holds and that has no package."""
     return Recorded(
         run=command.run,
@@ -185,10 +180,11 @@ def stored_record(command: RunCommand, found: CommandFact) -> Recorded:
         commit=found.digest,
         count=found.count,
         chain=found.chain,
+        durability=durability,
     )
 
 
-def stored_step(command: RunCommand, found: CommandFact, data: bytes) -> StepCompiled:
+def stored_step(command: RunCommand, found: CommandFact, data: bytes, durability: str) -> StepCompiled:
     """The answer to a step that the log holds: its stored package, byte for byte (D.R.7).
 
     Raises:
@@ -205,4 +201,5 @@ def stored_step(command: RunCommand, found: CommandFact, data: bytes) -> StepCom
         reference=found.package or "",
         package=bytes(blobs.decode_output(data).package).decode(),
         stored=True,
+        durability=durability,
     )

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from contextbus import __version__
+from contextbus.actors import append
 from contextbus.actors.effects import Cancel, Effects, Load, Send, Store, Timer
 from contextbus.actors.memory_requests import (
     Request,
@@ -33,6 +34,13 @@ from contextbus.core.memory_run import (
 )
 from contextbus.core.step import POLICY
 from contextbus_protocol import codec
+from contextbus_protocol.commands import (
+    CancelCommand,
+    CreateWorkingMemory,
+    PatchWorkingMemory,
+    ReadWorkingMemory,
+    WorkingMemoryState,
+)
 from contextbus_protocol.errors import (
     BusyError,
     CommandMismatchError,
@@ -44,21 +52,9 @@ from contextbus_protocol.errors import (
     error_of,
 )
 from contextbus_protocol.events import AnyEvent, Commit, WorkingMemoryCreated, WorkingMemoryPatched
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    CancelCommand,
-    Committed,
-    Conflicted,
-    CreateWorkingMemory,
-    Elapsed,
-    ItemsOffered,
-    Loaded,
-    PatchWorkingMemory,
-    ReadWorkingMemory,
-    Unstored,
-    WorkingMemoryState,
-)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Loaded, Unstored
+from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.subjects import ActorName
 
 CONFLICTS: Final = 5
@@ -180,7 +176,7 @@ class WorkingMemory:
 
     def _unreadable(self, state: State, token: str, code: str) -> Step:
         """Nobody who waits for the log can be served; a commit under way has an answer of its own."""
-        error = error_of(code, "the working memory's log could not be read")
+        error = error_of(code, f"the working memory's log could not be read; {append.LOOK}")
         refused: tuple[Request, ...] = (*state.pending, *state.writes)
         writing = state.writing
         if writing is not None and writing.token == token:
@@ -347,11 +343,11 @@ class WorkingMemory:
 
 
 def _take_again(state: State, known: Write | ReadWorkingMemory, again: Write | ReadWorkingMemory) -> Step:
-    """A command that is here already: a later attempt takes its place, another body is refused."""
+    """A command that is here already: a later attempt, or one to be answered elsewhere, takes its place."""
     if digest_request(known) != digest_request(again):
         error = CommandMismatchError(f"command id {again.command!r} is in use for another command; take a new id")
         return state, (refuse_request(again, error),)
-    if again.attempt <= known.attempt:
+    if again.attempt < known.attempt or (again.attempt, again.reply_to) == (known.attempt, known.reply_to):
         return state, ()
     writing = state.writing
     if writing is not None and writing.command is known and not isinstance(again, ReadWorkingMemory):

@@ -12,8 +12,7 @@ import sys
 def main() -> None:
     """Run the command line of this process; the entry point."""
     try:
-        # Loading takes most of a second, in which Ctrl-C may come already.
-        from contextbus.cli.commands import app  # noqa: PLC0415
+        from contextbus.cli.commands import app  # noqa: PLC0415  # Ctrl-C may come in the second that this takes
     except KeyboardInterrupt:
         sys.exit(130)
     app(prog_name="contextbus")

@@ -257,7 +257,7 @@ async def _open(settings: Settings) -> AsyncGenerator[Opened]:
             client.open(
                 place.nats,
                 tenant=place.tenant,
-                folder=place.folder,
+                data=place.folder,
                 actors=settings.actors,
                 sources=own,
                 tokenizers=tokenizers,

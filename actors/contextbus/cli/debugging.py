@@ -11,7 +11,7 @@ from typing import Final
 import contextbus
 from contextbus.sources.answers import OnError
 from contextbus.sources.interface import MalformedAnswerError
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 
 VARIABLE: Final = "CONTEXTBUS_DEBUG"
 _OURS: Final = Path(contextbus.__file__).parent

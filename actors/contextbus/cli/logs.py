@@ -190,7 +190,7 @@ async def open_log(place: options.Place) -> AsyncGenerator[ContextBus]:
         raise NoServerError(
             f"there is no data folder {place.data}: compile something first, or name another with --data"
         )
-    async with client.open(place.nats, tenant=place.tenant, folder=place.folder, actors="remote", memory=False) as bus:
+    async with client.open(place.nats, tenant=place.tenant, data=place.folder, actors="remote", memory=False) as bus:
         yield bus
 
 

@@ -155,5 +155,5 @@ def list_memories(
 async def _open(place: options.Place) -> AsyncGenerator[ContextBus]:
     """A bus whose records this process serves itself, or a worker where the server is elsewhere."""
     actors: Literal["local", "remote"] = "local" if place.nats is None else "remote"
-    async with client.open(place.nats, tenant=place.tenant, folder=place.folder, actors=actors) as bus:
+    async with client.open(place.nats, tenant=place.tenant, data=place.folder, actors=actors) as bus:
         yield bus

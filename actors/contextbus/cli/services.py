@@ -34,6 +34,8 @@ from contextbus.cli.serving import (
 )
 from contextbus.runtime.datafolder import DataFolder
 from contextbus.runtime.embedded import Durability
+from contextbus.runtime.package_store import PackageStore
+from contextbus.runtime.sweeping import sweeping
 from contextbus.sources.interface import Source
 from contextbus.sources.memory import DEFAULT_ID as MEMORY_ID
 from contextbus.sources.memory import memory_source
@@ -130,11 +132,12 @@ def up(
         kept: Durability = durability.value
         async with open_link(place, "contextbus-up", start=True, durability=kept, label=label) as link:
             names = (*ACTORS, *sources)
-            if processes:
-                return await _supervise(place, link, programs, names, url_file, debug=debug, as_json=as_json)
-            async with _serve_here(place, link, docs, worker, memory=memory, debug=debug):
-                _tell(place, link, names, {}, url_file, as_json=as_json)
-                return _lost(await wait_for_end(link))
+            async with sweeping(PackageStore(link.journal, link.tenant)):
+                if processes:
+                    return await _supervise(place, link, programs, names, url_file, debug=debug, as_json=as_json)
+                async with _serve_here(place, link, docs, worker, memory=memory, debug=debug):
+                    _tell(place, link, names, {}, url_file, as_json=as_json)
+                    return _lost(await wait_for_end(link))
 
     run(work, as_json=as_json, serves=True)
 

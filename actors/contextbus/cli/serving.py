@@ -39,11 +39,15 @@ from contextbus_protocol.subjects import ActorName
 ACTORS: Final[tuple[ActorName, ...]] = ("selection", "working-memory", "placement")
 READY_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 1.0
+LOOKS_FOR_OWNER: Final = 3
 FIND_SECONDS: Final = 3.0
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """A connection with what actors and workers need of it; ``server`` is the embedded one, if it is that."""
+    """A connection with what actors and workers need of it.
+
+    ``server`` is the embedded one, if it is that; ``starts`` tells that this process would have started it.
+    """
 
     connection: Connection
     journal: JetStreamJournal
@@ -51,6 +55,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     durability: str
     server: Server | None = None
+    starts: bool = False
 
     @property
     def bus(self) -> NatsBus:
@@ -108,6 +113,7 @@ async def open_link(
             url=hide_credentials(url),
             durability=label or made.durability,
             server=server,
+            starts=start,
         )
 
 
@@ -133,7 +139,7 @@ async def serve_actors(link: Link, names: Sequence[ActorName]) -> AsyncGenerator
     instance = f"{names[0] if len(names) == 1 else 'actors'}-{secrets.token_hex(8)}"
     inbox = subjects.inbox(link.tenant, instance)
     rules: dict[ActorName, Rule[Any]] = {
-        "selection": Selection(link.tenant, f"{inbox}.selection", at_hand.tokenizers),
+        "selection": Selection(link.tenant, f"{inbox}.selection", at_hand.tokenizers, link.durability),
         "working-memory": WorkingMemory(link.tenant, instance),
         "placement": Placement(at_hand.tokenizers, link.durability),
     }
@@ -202,10 +208,17 @@ async def find_actors(place: Place) -> None:
 
 
 async def wait_for_end(link: Link) -> str:
-    """Wait until the embedded server is gone for good; gives why.  A server elsewhere may always come back."""
+    """Wait until the embedded server is gone for good; gives why.  A server elsewhere may always come back.
+
+    Who would have started the server does not wait for ever for another owner of it: begun anew, it is the owner.
+    """
+    server = link.server
+    looks = 0
     while True:
         await anyio.sleep(LOOK_SECONDS)
-        if link.server is not None and link.server.owned:
-            reason = await anyio.to_thread.run_sync(link.server.lost)
-            if reason is not None:
-                return reason
+        if server is None or not (server.owned or link.starts):
+            continue
+        reason = await anyio.to_thread.run_sync(server.lost)
+        looks = 0 if reason is None else looks + 1
+        if reason is not None and (server.owned or looks >= LOOKS_FOR_OWNER):
+            return reason

@@ -17,7 +17,7 @@ from contextbus.client import CompiledStep, ContextBus, Report, Run
 from contextbus.core.history import SourceHistory, make_query
 from contextbus.core.importers import Conversation
 from contextbus.core.run import RunState
-from contextbus.core.working_memory import active_task
+from contextbus.core.working_memory_items import active_task
 from contextbus.sources.rag_index import Refreshed
 from contextbus_protocol.package import ContextManifest
 from contextbus_protocol.values import EstimatorSpec, Scope, SourceSpec, Value
@@ -158,7 +158,7 @@ async def compile_job(opened: Opened, job: Job, settings: Settings, run_id: str)
     manifest = step.manifest
     if opened.sources:
         asked = manifest.refresh != "reused"
-        memory = await held.working_memory() if asked else None
+        memory = await held.working_memory.read() if asked else None
         task = None if memory is None else active_task(memory)
         query = make_query(None if task is None else task.title, history.user_text) if asked else None
         notes += _explain_reuse(manifest, before)
@@ -230,12 +230,12 @@ async def _set_working_memory(held: Run, settings: Settings) -> tuple[str, ...]:
     given = settings.working_memory
     if given is None:
         return ()
-    if await held.working_memory() is not None:
+    if await held.working_memory.read() is not None:
         return ("the run has a working memory already; --working-memory changed nothing",)
     if isinstance(given, WorkingMemorySnapshot):
-        await held.create_working_memory(snapshot=given)
+        await held.working_memory.create(snapshot=given)
     else:
-        await held.create_working_memory(
+        await held.working_memory.create(
             goal=given.goal, constraints=given.constraints, tasks=given.tasks, goal_ref=given.goal_ref
         )
     return ()

@@ -17,11 +17,14 @@ from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
 from contextbus.client.run import Report, Run
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
-from contextbus.core.compile import ContextInput, compile_context, context_warnings
+from contextbus.core.compile import compile_context
+from contextbus.core.context_input import ContextInput
 from contextbus.core.estimate import estimate_overhead, make_estimator
+from contextbus.core.manifest import context_warnings
 from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_patch import apply_working_memory_patch
 from contextbus.sources.interface import candidate, source
+from contextbus.sources.rag import FolderSource
 from contextbus_protocol.chat import ChatMessage, assistant, system, user
 from contextbus_protocol.values import (
     Candidate,
@@ -44,6 +47,7 @@ __all__ = [
     "ContextBus",
     "ContextInput",
     "EstimatorSpec",
+    "FolderSource",
     "Model",
     "RefreshOptions",
     "Report",

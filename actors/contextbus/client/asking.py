@@ -11,14 +11,15 @@ from contextbus.actors import client as retry
 from contextbus.runtime.bus import BusUnavailableError
 from contextbus.runtime.host import Host
 from contextbus_protocol import subjects
+from contextbus_protocol.commands import AnyCommand, CancelCommand, ErrorReply
 from contextbus_protocol.errors import ContextBusError, DeadlineExceededError, error_of
-from contextbus_protocol.messages import AnyCommand, AnyMessage, CancelCommand, ErrorReply
+from contextbus_protocol.messages import AnyMessage
 
 
 async def ask(host: Host, actor: subjects.ActorName, command: AnyCommand) -> AnyMessage:
     """Send a command and give back its answer, over as many attempts as the machine allows.
 
-    A cancelled caller cancels the command: the actor stops before its next effect, what is committed stays (D.W.5).
+    A cancelled caller has the actor drop the command, unless its commit is under way already (D.W.5).
 
     Raises:
         ContextBusError: the class of the code that the actor answered with (D.W.2).

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from contextbus.core.compile import context_warnings
+from contextbus.core.manifest import context_warnings
 from contextbus.core.payload import Payload, Request, assemble
 from contextbus.core.rendering import Rendering
 from contextbus.core.targets import find_target
@@ -42,7 +42,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def manifest(self) -> ContextManifest:
-        """What was selected, what was left out and why, with the package's reference (D.D.18)."""
+        """The manifest with the reference of its package, which the blob itself cannot hold (D.D.18)."""
         return msgspec.structs.replace(self.package.manifest, package=self.reference)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -23,7 +22,7 @@ from contextbus.sources.interface import Source
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import MessagesAppended, StepCompiled
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import ContextBudget, EstimatorSpec, RefreshOptions, Scope, SourceSpec
 
 REMEMBERED_FAILURES: Final = 256
@@ -203,8 +202,3 @@ class ContextBus:
     def failure_of(self, run: str, source: str | None) -> BaseException | None:
         """What a source of this process raised last for a run."""
         return self._failures.pop((run, source or ""), None)
-
-
-def now_milliseconds() -> int:
-    """The clock reading that commands carry, in milliseconds since the epoch (D.W.6)."""
-    return int(time.time() * 1000)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Final, TypedDict, TypeVar
 
 from contextbus.client.asking import ask_once
+from contextbus.runtime.clock import read_milliseconds
 from contextbus.runtime.host import Host
 from contextbus.sources.memory import MemorySource
 from contextbus.sources.worker import AdminRequest
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.messages import (
-    AnyMessage,
-    Forget,
-    Forgotten,
-    ListRecords,
-    RecordsListed,
-    Remember,
-    Remembered,
-)
+from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.values import Scope
 
 DEFAULT_SECONDS: Final = 10.0
@@ -81,7 +74,7 @@ class Memories:
             scope=scope,
             record_id=record_id,
             origin=origin,
-            now=int(time.time() * 1000),
+            now=read_milliseconds(),
         )
         return await self._ask(request, Remembered, seconds)
 

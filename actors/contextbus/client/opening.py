@@ -32,7 +32,7 @@ from contextbus.sources.interface import Source
 from contextbus.sources.memory import MemorySource, memory_source
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import SourceSpec
 
 DEFAULT_TENANT: Final = "default"
@@ -43,7 +43,7 @@ async def open_bus(
     url: str | None = None,
     *,
     tenant: str = DEFAULT_TENANT,
-    folder: Path | str = DEFAULT_FOLDER,
+    data: Path | str = DEFAULT_FOLDER,
     actors: Literal["local", "remote"] = "local",
     sources: Sequence[Source] = (),
     memory: bool = True,
@@ -55,9 +55,9 @@ async def open_bus(
     """Open a bus for as long as the block lasts.
 
     Args:
-        url: ``None`` for an embedded nats-server on ``folder``, ``memory:`` for none at all, else a server's URL.
+        url: ``None`` for an embedded nats-server on ``data``, ``memory:`` for none at all, else a server's URL.
         tenant: whose runs these are.
-        folder: the data folder of the embedded server and of indexes.
+        data: the data folder of the embedded server and of indexes.
         actors: ``local`` runs selection, working_memory and placement in this process; ``remote`` asks those of others.
         sources: sources that run in this process.
         memory: run the memory source in this process too (with local actors).
@@ -83,7 +83,7 @@ async def open_bus(
                 stack,
                 url,
                 tenant,
-                Path(folder),
+                Path(data),
                 durability=durability,
                 token=token,
                 replicas=replicas,
@@ -97,13 +97,13 @@ async def open_bus(
         rules: tuple[Rule[Any], ...] = ()
         if actors == "local":
             rules = (
-                Selection(tenant, f"{inbox}.selection", counters.tokenizers),
+                Selection(tenant, f"{inbox}.selection", counters.tokenizers, rests_on),
                 WorkingMemory(tenant, instance),
                 Placement(counters.tokenizers, rests_on),
             )
         host = Host(tenant, instance, bus, journal, rules, encode_local=url == "memory:")
         running: list[Source] = list(sources)
-        own = await _own_memory(stack, journal, tenant, folder, url) if memory and actors == "local" else None
+        own = await _own_memory(stack, journal, tenant, data, url) if memory and actors == "local" else None
         if own is not None and all(s.id != own.id for s in running):
             running.append(own)
         context_bus = ContextBus(

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from contextbus.actors import append
 from contextbus.actors.effects import Fetch, Load
 from contextbus.core.run import RunState, fold_commit
 from contextbus.replay.run_log import LoggedCommit, RunLog
@@ -46,7 +47,7 @@ async def read_part(
     load = Load(run, part, after, "", at_least)
     loaded = await driver.load(load)
     if loaded.code is not None:
-        raise error_of(loaded.code, f"the log of run {run!r} could not be read")
+        raise error_of(loaded.code, f"the log of run {run!r} could not be read; {append.LOOK}")
     return tuple(LoggedCommit(sequence, digest, commit) for sequence, digest, commit in loaded.commits)
 
 

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, Protocol, TypedDict, TypeVar
+from typing import Literal, Protocol
 
 import msgspec
 
-from contextbus.client.asking import ask
 from contextbus.client.compiled import CompiledStep, Tools
 from contextbus.client.given import GivenMessage, read_given, read_usage
 from contextbus.client.reading import RunContent, read_run
 from contextbus.client.rendered import PositionedBlock, RenderedHistory
+from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
+from contextbus.client.working_memory import RunWorkingMemory
 from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
-from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
 from contextbus.core.run import RunState
 from contextbus.core.targets.tools import tools_text
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
-from contextbus_protocol import subjects
 from contextbus_protocol.codec import decode_json
-from contextbus_protocol.digests import digest_text
-from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError, SourceFailedError
-from contextbus_protocol.messages import (
-    AnyCommand,
-    AnyMessage,
+from contextbus_protocol.commands import (
     AppendMessages,
     CompileStep,
-    CreateWorkingMemory,
-    PatchWorkingMemory,
-    ReadWorkingMemory,
     Recorded,
     ReportStep,
     RequestRefresh,
     StepCompiled,
-    WorkingMemoryState,
 )
+from contextbus_protocol.digests import digest_text
+from contextbus_protocol.errors import InvalidRequestError, SourceFailedError
 from contextbus_protocol.package import Package
 from contextbus_protocol.values import (
     ContextBudget,
@@ -52,24 +41,6 @@ from contextbus_protocol.values import (
     StepOptions,
     Usage,
 )
-from contextbus_protocol.working_memory import (
-    AnyOperation,
-    TasksInput,
-    WorkingMemoryPatch,
-    WorkingMemorySnapshot,
-    Writer,
-)
-
-DEFAULT_SECONDS: Final = 10.0
-"""How long an attempt of a command may take, in seconds."""
-
-RACES: Final = 10
-"""How often a command is asked for again after another client changed the history."""
-
-RACE_SECONDS: Final = 0.01
-"""The longest wait before the second time; it doubles up to sixteen times, so that clients do not stay in step."""
-
-A = TypeVar("A", bound=AnyMessage)
 
 
 class OpenBus(Protocol):
@@ -98,7 +69,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run:
-    """One run; made by ``ContextBus.run``.
+    """One run; made by ``ContextBus.run``.  ``working_memory`` creates, patches and reads its working memory.
 
     Calls of one run are made one after the other; several clients may hold the same run.
     """
@@ -121,10 +92,11 @@ class Run:
         self._budget = budget
         self._refresh = refresh
         self._estimator = estimator
-        self._handle = RunHandle()
+        self._sender = Sender(bus.host, bus.tenant, run)
+        self.working_memory = RunWorkingMemory(self._sender)
         self._content = RunContent(RunState(run))
         self._blocks: tuple[PositionedBlock, ...] = ()
-        self._rendered = RenderedHistory(self._handle.history, ())
+        self._rendered = RenderedHistory(self._sender.handle.history, ())
         self._own: set[str] = set()  # digests of every block that was sent: none is ever a message of the user
         self._open: CompiledStep | None = None
         self._open_count = 0
@@ -132,7 +104,7 @@ class Run:
     @property
     def messages(self) -> tuple[object, ...]:
         """The source messages that this client knows of."""
-        return tuple(self._handle.history.messages())
+        return tuple(self._sender.handle.history.messages())
 
     @property
     def state(self) -> RunState:
@@ -146,14 +118,14 @@ class Run:
             DeadlineExceededError: log or store do not answer.
             NotFoundError: messages of the run are no longer stored.
         """
-        content = await read_run(self._bus.driver, self._content, max(at_least, self._handle.seen))
+        content = await read_run(self._bus.driver, self._content, max(at_least, self._sender.handle.seen))
         self._content = content
-        self._handle = self._handle.rebase(content.messages, content.state.sequence)
+        self._sender.handle = self._sender.handle.rebase(content.messages, content.state.sequence)
         self._blocks = content.blocks
         self._own |= content.own
-        self._rendered = RenderedHistory(self._handle.history, self._blocks)
+        self._rendered = RenderedHistory(self._sender.handle.history, self._blocks)
 
-    async def append(self, *messages: GivenMessage) -> None:
+    def append(self, *messages: GivenMessage) -> None:
         """Add source messages to the history: user input, tool results, answers.
 
         They travel with the next step; nothing is sent now.
@@ -161,7 +133,7 @@ class Run:
         Raises:
             InvalidTypeError: a message cannot be read; the text names it.
         """
-        self._handle = self._handle.append(read_given(messages))
+        self._sender.handle = self._sender.handle.append(read_given(messages))
 
     async def before_model_call(
         self,
@@ -220,18 +192,18 @@ class Run:
 
         def make() -> CompileStep:
             if given is not None:
-                self._handle = self._handle.hand_over(given, self._own)
+                self._sender.handle = self._sender.handle.hand_over(given, self._own)
             return CompileStep(
-                **self._head(command, seconds),
+                **self._sender.head(command, seconds),
                 step=step,
-                history=self._handle.new_messages(),
-                user_text=self._handle.history.user_text,
+                history=self._sender.handle.new_messages(),
+                user_text=self._sender.handle.history.user_text,
                 options=options,
                 refresh=refresh,
             )
 
         try:
-            answer = await self._race("selection", make, StepCompiled)
+            answer = await self._sender.race(make, StepCompiled, self.load)
         except SourceFailedError as exc:
             cause = self._bus.failure_of(self.id, exc.origin)
             raise exc from cause
@@ -250,26 +222,27 @@ class Run:
         if number is None:
             raise InvalidRequestError("no step is open: call before_model_call first")
         succeeded = report.status == "succeeded"
-        before = self._handle
+        before = self._sender.handle
         added = read_given(report.messages) if succeeded else ()
         usage = read_usage(report.usage)
-        command = _new_id()
+        command = new_id()
 
         def make() -> ReportStep:
+            handle = self._sender.handle
             return ReportStep(
-                **self._head(command, seconds),
+                **self._sender.head(command, seconds),
                 step=number,
                 status=report.status,
-                history=self._handle.new_messages() if self._handle.history.count > self._handle.kept else None,
+                history=handle.new_messages() if handle.history.count > handle.kept else None,
                 usage=usage,
                 finish_reason=report.finish_reason,
             )
 
-        self._handle = before.append(added)
+        self._sender.handle = before.append(added)
         try:
-            answer = await self._race("selection", make, Recorded)
+            answer = await self._sender.race(make, Recorded, self.load)
         except BaseException:
-            self._handle = before  # the caller reports again, with the messages
+            self._sender.handle = before  # the caller reports again, with the messages
             raise
         self._acknowledge(answer)
         self._open = None
@@ -281,7 +254,7 @@ class Run:
     def _open_number(self) -> int | None:
         """The log's last step, if it is open and nothing came after what was read."""
         state = self._content.state
-        is_open = state.last is not None and state.last.status == "open" and state.sequence == self._handle.seen
+        is_open = state.last is not None and state.last.status == "open" and state.sequence == self._sender.handle.seen
         return state.last.step if is_open and state.last is not None else None
 
     async def request_refresh(self, *, seconds: float = DEFAULT_SECONDS) -> None:
@@ -290,7 +263,7 @@ class Run:
         Raises:
             NotFoundError: the run has no step yet.
         """
-        answer = await self._ask("selection", RequestRefresh(**self._head(None, seconds)), Recorded)
+        answer = await self._sender.ask("selection", RequestRefresh(**self._sender.head(None, seconds)), Recorded)
         self._acknowledge(answer)
 
     async def flush(self, *, seconds: float = DEFAULT_SECONDS) -> None:
@@ -299,128 +272,30 @@ class Run:
         Raises:
             ConflictError: others changed the history faster than this could be recorded.
         """
-        command = _new_id()
+        command = new_id()
 
         def make() -> AppendMessages:
             return AppendMessages(
-                **self._head(command, seconds),
+                **self._sender.head(command, seconds),
                 scope=self.scope,
                 estimator=self._estimator,
-                history=self._handle.new_messages(),
+                history=self._sender.handle.new_messages(),
             )
 
-        answer = await self._race("selection", make, Recorded)
+        answer = await self._sender.race(make, Recorded, self.load)
         self._acknowledge(answer)
-
-    # -- working memory
-
-    async def create_working_memory(
-        self,
-        *,
-        scope: str = "default",
-        goal: str | None = None,
-        constraints: Sequence[str] = (),
-        tasks: TasksInput | None = None,
-        goal_ref: str | None = None,
-        snapshot: WorkingMemorySnapshot | None = None,
-        seconds: float = DEFAULT_SECONDS,
-    ) -> WorkingMemorySnapshot:
-        """Create the run's working memory (D.N.3), or take over a snapshot.
-
-        Raises:
-            InvalidTypeError: ``snapshot`` is given together with what a new one is made of (D.R.12).
-            InvalidRequestError: the run has a working memory.
-        """
-        if snapshot is not None and (goal or constraints or tasks or goal_ref):
-            raise InvalidTypeError("give a snapshot, or what a new working memory is made of, not both")
-        create = CreateWorkingMemory(
-            **self._head(None, seconds),
-            scope=scope,
-            goal=goal,
-            constraints=tuple(constraints),
-            tasks=tasks,
-            goal_ref=goal_ref,
-            snapshot=snapshot,
-        )
-        answer = await self._memory(create)
-        assert answer.snapshot is not None
-        return answer.snapshot
-
-    async def patch_working_memory(
-        self,
-        *operations: AnyOperation,
-        expected_revision: int,
-        writer: Writer = "host",
-        operation_id: str | None = None,
-        seconds: float = DEFAULT_SECONDS,
-    ) -> WorkingMemoryState:
-        """Apply a patch; what became of it is in the answer's ``status`` and ``reason`` (D.O.3).
-
-        Raises:
-            InvalidTypeError: the patch is malformed (D.O.18).
-            NotFoundError: the run has no working memory.
-        """
-        patch = WorkingMemoryPatch(
-            operation_id=operation_id or _new_id(),
-            expected_revision=expected_revision,
-            writer=writer,
-            operations=operations,
-        )
-        return await self._memory(PatchWorkingMemory(**self._head(None, seconds), patch=patch))
-
-    async def working_memory(self, *, seconds: float = DEFAULT_SECONDS) -> WorkingMemorySnapshot | None:
-        """The run's working memory; None while there is none."""
-        return (await self._memory(ReadWorkingMemory(**self._head(None, seconds)))).snapshot
-
-    async def _memory(self, command: AnyCommand) -> WorkingMemoryState:
-        answer = await self._ask("working-memory", command, WorkingMemoryState)
-        self._handle = self._handle.see_memory(answer.sequence)
-        return answer
-
-    # -- commands
-
-    def _head(self, command: str | None, seconds: float) -> CommandHead:
-        return CommandHead(
-            run=self.id,
-            tenant=self._bus.tenant,
-            command=command or _new_id(),
-            attempt=1,
-            reply_to="",
-            seconds_left=seconds,
-            now=int(time.time() * 1000),
-            seen=self._handle.seen,
-            seen_memory=self._handle.seen_memory,
-        )
-
-    async def _race(self, actor: subjects.ActorName, make: Callable[[], AnyCommand], answer: type[A]) -> A:
-        """Ask, and where another client changed the history read the run and ask again."""
-        first = make()
-        for race in range(RACES):
-            try:
-                return await self._ask(actor, first, answer)
-            except ConflictError:
-                await asyncio.sleep(random.random() * RACE_SECONDS * 2 ** min(race, 4))
-                await self.load()
-                first = msgspec.structs.replace(make(), command=first.command)
-        return await self._ask(actor, first, answer)
-
-    async def _ask(self, actor: subjects.ActorName, command: AnyCommand, answer: type[A]) -> A:
-        got = await ask(self._bus.host, actor, command)
-        if not isinstance(got, answer):
-            raise InvalidTypeError(f"{actor} answered with {type(got).__name__}, not {answer.__name__}; same release?")
-        return got
 
     def _acknowledge(self, answer: StepCompiled | Recorded) -> None:
         """Note what the log holds now; blocks behind the part of the history that was kept left with it (D.F.14)."""
-        handle = self._handle
+        handle = self._sender.handle
         if handle.kept < handle.base_count:
             self._blocks = tuple((position, m) for position, m in self._blocks if position <= handle.kept)
-        self._handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
+        self._sender.handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
 
     def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
         self._acknowledge(answer)
-        self._rendered = RenderedHistory(self._handle.history, self._blocks, self._rendered)
-        self._open_count = self._handle.history.count
+        self._rendered = RenderedHistory(self._sender.handle.history, self._blocks, self._rendered)
+        self._open_count = self._sender.handle.history.count
         self._open = CompiledStep(
             run=self.id,
             step=answer.step,
@@ -441,21 +316,3 @@ class Run:
 
     def _overhead_estimator(self) -> Estimator:
         return make_estimator(self._estimator, self._bus.tokenizers)
-
-
-class CommandHead(TypedDict):
-    """The fields that every command has."""
-
-    run: str
-    tenant: str
-    command: str
-    attempt: int
-    reply_to: str
-    seconds_left: float
-    now: int
-    seen: int
-    seen_memory: int
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex

@@ -128,7 +128,7 @@ def _fault_of(candidate: Candidate) -> str | None:
     if revision is not None and (type(revision) is not int or not 0 <= revision <= MAX_SAFE_INTEGER):
         return "revision must be an integer from 0 to 2^53 - 1"
     if candidate.digest != digest_text(text):
-        return "digest must be sha256: and the lowercase hex of the UTF-8 text"
+        return "digest must be that of the text: sha256: and 64 hex digits"
     return _label_fault(candidate)
 
 

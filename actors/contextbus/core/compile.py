@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 from contextbus.core.context_input import ContextInput, cut_results, validate_input
-from contextbus.core.decision import decide, select, share_hints
+from contextbus.core.decision import select
 from contextbus.core.estimate import Estimator, make_estimator
-from contextbus.core.manifest import context_warnings
-from contextbus.core.placement import assemble, place, render_tail
+from contextbus.core.placement import assemble, render_tail
 from contextbus_protocol.package import Package
-
-__all__ = ["ContextInput", "compile_context", "context_warnings", "decide", "place", "share_hints"]
 
 
 def compile_context(given: ContextInput, estimator: Estimator | None = None) -> Package:

@@ -16,7 +16,7 @@ from contextbus.core.selection import admit_mandatory, cost_records, rank_offers
 from contextbus.core.tail import fill_tail, measure_tail
 from contextbus.core.working_memory_items import MemoryItem, list_items
 from contextbus_protocol.errors import ContextBudgetExceededError, ErrorData, InvalidRequestError
-from contextbus_protocol.package import BudgetSummary, ContextManifest, Decision, Fallback, PlacementSummary
+from contextbus_protocol.package import BudgetSummary, ContextManifest, Fallback, PlacementSummary, StepDecision
 from contextbus_protocol.values import ContextBudget, SourceKind, SourceResult, SourceStatus
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
@@ -27,13 +27,13 @@ class Selection(msgspec.Struct, frozen=True):
     ``offers`` and ``records`` run parallel to the manifest's entries behind those of ``items``.
     """
 
-    decision: Decision
+    decision: StepDecision
     items: tuple[MemoryItem, ...]
     offers: list[Offer]
     records: list[str]
 
 
-def decide(given: ContextInput, estimator: Estimator) -> Decision:
+def decide(given: ContextInput, estimator: Estimator) -> StepDecision:
     """Decide a step: what is taken, what is left out, and why, without rendering blocks.
 
     The manifest's entries have no query yet; ``place`` writes it.  Candidates are taken as valid
@@ -96,12 +96,10 @@ def select(given: ContextInput, estimator: Estimator) -> Selection:
         fallback=_fallback(given),
         redacted=given.redacted,
     )
-    decision = Decision(
+    decision = StepDecision(
         manifest=manifest,
         scores=(*(None for _ in items), *(float(offer.candidate.score) for offer in offers)),
         mandatory=(*(item.mandatory for item in items), *(offer.candidate.mandatory for offer in offers)),
-        append_tokens=append,
-        tail_tokens=tail.tokens,
         counts=estimator.counts,
     )
     return Selection(decision, items, offers, records)

@@ -33,8 +33,8 @@ def are_plain(texts: Sequence[str], *, lines: bool = False) -> bool:
 def escape_text(text: str) -> str:
     """Escape the text of an element (D.E.7).
 
-    Code points that XML 1.0 forbids, and lone surrogates, become U+FFFD first; then ``& < > " '`` and carriage
-    return become references, so that a parser gives the text back.
+    What no XML 1.0 document may hold is replaced by U+FFFD, halves of surrogate pairs included; then ``& < > " '`` and
+    carriage return become references, so that a parser gives the text back.
     """
     if _PLAIN.fullmatch(text):
         return text

@@ -1,7 +1,7 @@
-"""One estimator counts everything: messages, block texts, tool schemas, framing (D.M.1).
+"""The estimator of a step: whatever is counted, it counts, from messages to framing (D.M.1).
 
 Weights are exact integers in eighteenths of a token, so that sums of parts are exact; tokens appear only where a part
-is rounded up (D.M.13).  All counts are estimates and make no claim to equal a provider's count or bill (D.M.9).
+is rounded up (D.M.13).  A provider may count and bill otherwise (D.M.9).
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
 from contextbus.core.character_classes import CLASSES_VERSION, weigh_characters, weigh_many
 from contextbus.core.media import DOCUMENT_TOKENS, IMAGE_TOKENS, may_hold_data_uris, strip_data_uris, strip_media_fields
+from contextbus_protocol import codec
 from contextbus_protocol.chat import (
     AnyPart,
     ApprovalRequest,
@@ -32,7 +33,6 @@ from contextbus_protocol.chat import (
 from contextbus_protocol.digests import clean_text, digest_text
 from contextbus_protocol.errors import (
     InvalidRequestError,
-    InvalidTypeError,
     NotFoundError,
     RangeError,
     UnsupportedVersionError,
@@ -131,7 +131,7 @@ class Estimator(ABC):
             case Unknown():
                 weight = self._json(_compact(part.data))
             case ApprovalRequest() | ApprovalResponse():
-                weight = self.text(_encode(part))
+                weight = self.text(codec.encode_json(part).decode())
             case _:
                 assert_never(part)
         return weight
@@ -246,7 +246,7 @@ def recorded_estimator(spec: EstimatorSpec, counts: Iterable[CountFact]) -> Esti
 
 
 def estimate_overhead(
-    tools: Sequence[Any],
+    tools: Sequence[object],
     output_schema: object,
     provider: str,
     framing_tokens: int | None = None,
@@ -270,16 +270,9 @@ def estimate_overhead(
         framing_tokens = ANTHROPIC_TOOL_FRAMING_TOKENS if provider == "anthropic" and tools else 0
     elif type(framing_tokens) is not int or not 0 <= framing_tokens <= MAX_SAFE_INTEGER:
         raise RangeError("framing_tokens is a non-negative integer")
-    tool_tokens = counter.count(_encode(tools)) if tools else 0
-    schema_tokens = counter.count(_encode(output_schema)) if output_schema is not None else 0
+    tool_tokens = counter.count(codec.encode_json(tools).decode()) if tools else 0
+    schema_tokens = counter.count(codec.encode_json(output_schema).decode()) if output_schema is not None else 0
     return tool_tokens + schema_tokens + framing_tokens
-
-
-def _encode(value: object) -> str:
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise InvalidTypeError(f"not encodable as JSON: {type(exc).__name__}") from None
 
 
 def _check_factor(factor: int) -> None:
@@ -304,7 +297,7 @@ def _ask_tokenizer(tokenizer: Tokenizer, text: str) -> int:
 
 def _call_json(call: ToolCall) -> str:
     """Compact JSON of a call's name and input."""
-    name = msgspec.json.encode(clean_text(call.name)).decode()
+    name = codec.encode_json(clean_text(call.name)).decode()
     return f'{{"name":{name},"input":{_compact(call.arguments)}}}'
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from contextbus.core.history import SourceHistory
 from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.commands import NewMessages
 from contextbus_protocol.digests import EMPTY_CHAIN
-from contextbus_protocol.messages import NewMessages
 
 
 class RunHandle(msgspec.Struct, frozen=True):

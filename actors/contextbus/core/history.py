@@ -204,10 +204,6 @@ class SourceHistory(msgspec.Struct, frozen=True):
                 break
         return Difference(keep, without_blocks(handed[place:], own_digests))
 
-    def common_prefix(self, given: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> int:
-        """The number of messages that ``given`` shares with this history from the start."""
-        return self.difference(given, own_digests).keep
-
     def _leads(self, handed: list[ChatMessage]) -> bool:
         """Whether ``handed`` begins with this history: lists compare the identity of their items first, in C."""
         if self.bodies is None or len(self.bodies.messages) != self.count:
@@ -284,7 +280,7 @@ def latest_user_text(messages: Sequence[ChatMessage], own_digests: Collection[st
 
 
 def make_query(title: str | None, user_text: str) -> str:
-    """The query of a step: title, newline, user text, cut at 2000 code points (D.G.16, D.G.19)."""
+    """The query of a step: the task's title above the user text, 2000 code points at most (D.G.16, D.G.19)."""
     return "\n".join(part for part in (title, user_text) if part)[:MAX_QUERY]
 
 

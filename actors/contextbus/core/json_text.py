@@ -64,11 +64,6 @@ def sound_object(text: str) -> str | None:
     return sound if isinstance(value, dict) else None
 
 
-def sound_value(text: str) -> str | None:
-    """The text if it holds any JSON value, else None; escaped halves of surrogate pairs are replaced."""
-    return _read(text)[1]
-
-
 def read_object(text: str) -> dict[str, object]:
     """The members of a JSON object; empty if the text holds anything else."""
     return as_object(_read(text)[0]) or {}

@@ -1,4 +1,4 @@
-"""The manifest: what was taken, what was left out, and why; never any content (D.D)."""
+"""The manifest: one entry for each item and candidate with the reason for its fate; never any content (D.D)."""
 
 from __future__ import annotations
 

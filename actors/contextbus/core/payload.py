@@ -1,7 +1,7 @@
 """A request and the payload it becomes.
 
-Nothing of ours is in a body: it holds messages, system and tools as the provider wants them, never ``model`` or the
-output limit, which are the caller's (P.A.2).
+Nothing of ours is in a body: it holds messages, system and tools as the provider wants them, never ``model`` or
+a limit of the output, which the caller sets (P.A.2).
 """
 
 from __future__ import annotations

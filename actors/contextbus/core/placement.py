@@ -11,13 +11,13 @@ from contextbus.core.candidates import Offer, order_offers
 from contextbus.core.working_memory_items import MemoryItem, list_items, render_working_memory
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidRequestError
-from contextbus_protocol.package import Block, ContextEntry, Decision, Package
+from contextbus_protocol.package import Block, ContextEntry, Package, StepDecision
 from contextbus_protocol.values import SourceResult
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 
 def place(
-    decision: Decision,
+    decision: StepDecision,
     results: Sequence[SourceResult],
     snapshot: WorkingMemorySnapshot | None,
     query: str,
@@ -47,14 +47,14 @@ def place(
     return assemble(decision, render_tail(decision, items, snapshot), offers, records, query)
 
 
-def render_tail(decision: Decision, items: Sequence[MemoryItem], snapshot: WorkingMemorySnapshot | None) -> str:
+def render_tail(decision: StepDecision, items: Sequence[MemoryItem], snapshot: WorkingMemorySnapshot | None) -> str:
     """The text of the ephemeral tail with the selected items; empty if there are none (D.F.6, D.F.7)."""
     entries = decision.manifest.entries[: len(items)]
     selected = [item for item, entry in zip(items, entries, strict=True) if entry.selected]
     return render_working_memory(selected, snapshot.revision) if snapshot is not None and selected else ""
 
 
-def assemble(decision: Decision, tail: str, offers: Sequence[Offer], records: Sequence[str], query: str) -> Package:
+def assemble(decision: StepDecision, tail: str, offers: Sequence[Offer], records: Sequence[str], query: str) -> Package:
     """Make a package of what is rendered already: the tail, and the selected records in entry order (D.E.2, D.E.9)."""
     manifest = decision.manifest
     blocks: list[Block] = []
@@ -71,7 +71,7 @@ def assemble(decision: Decision, tail: str, offers: Sequence[Offer], records: Se
     )
 
 
-def _require_match(decision: Decision, items: Sequence[MemoryItem], offers: Sequence[Offer]) -> None:
+def _require_match(decision: StepDecision, items: Sequence[MemoryItem], offers: Sequence[Offer]) -> None:
     made_from = [item.digest for item in items] + [offer.candidate.digest for offer in offers]
     if made_from != [entry.digest for entry in decision.manifest.entries]:
         raise InvalidRequestError("the results or the working memory are not those that the decision was made from")

@@ -301,7 +301,7 @@ class _Draft:
         group = self._group
         waiting = [place for place, call in enumerate(group.calls) if call.id == asked[-1] and call.result is None]
         if waiting:
-            place = waiting[-1]  # an approval belongs to the latest open call of its id (C.D.13)
+            place = waiting[-1]  # ids may repeat: the approval is for the newest that waits (C.D.13)
             denied = replace(group.calls[place], error=wire.DENIED)
             calls = (*group.calls[:place], denied, *group.calls[place + 1 :])
             self._group = replace(group, calls=calls)

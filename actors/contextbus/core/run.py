@@ -59,9 +59,10 @@ class PlacedBlock(msgspec.Struct, frozen=True):
 
 
 class LastStep(msgspec.Struct, frozen=True):
-    """The newest compiled step and how its model call went."""
+    """The newest compiled step and how its model call went; ``scope`` is the one that its step asked for."""
 
     step: int
+    scope: Scope
     pass_: int
     command: str
     count: int
@@ -241,6 +242,7 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
         state,
         last=LastStep(
             step=event.step,
+            scope=event.options.scope,
             pass_=event.pass_,
             command=command,
             count=event.count,

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from contextbus.core.candidates import Offer, cut_result, exclude_offers, order_offers, validate_candidates
+from contextbus.core.candidates import Offer
 from contextbus.core.estimate import Estimator
 from contextbus_protocol.package import EntryReason
 from contextbus_protocol.values import MAX_SAFE_INTEGER, SOURCE_KINDS, SourceKind
-
-__all__ = [
-    "SELECTED_REASONS",
-    "admit_mandatory",
-    "cost_records",
-    "cut_result",
-    "exclude_offers",
-    "order_offers",
-    "rank_offers",
-    "validate_candidates",
-]
 
 SELECTED_REASONS: Final[frozenset[EntryReason]] = frozenset({"mandatory", "ranked", "reallocated", "restored"})
 """The reasons of entries that are in the package (D.Y.1)."""

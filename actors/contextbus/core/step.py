@@ -8,17 +8,19 @@ from typing import Final
 import msgspec
 
 from contextbus.core.budget import usable_input_tokens
-from contextbus.core.compile import ContextInput, decide
+from contextbus.core.context_input import ContextInput
+from contextbus.core.decision import decide
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message, make_query
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.run import RunState, append_messages, keep_messages
 from contextbus.core.working_memory_items import active_task
 from contextbus_protocol import digests
+from contextbus_protocol.commands import NewMessages
+from contextbus_protocol.commit_requests import HistoryFact
 from contextbus_protocol.errors import ConflictError, InvalidRequestError
 from contextbus_protocol.events import HistoryReplaced, MessageFact, MessagesAppended, RunStarted
-from contextbus_protocol.messages import HistoryFact, NewMessages
-from contextbus_protocol.package import CachePrefixCause, Decision
+from contextbus_protocol.package import CachePrefixCause, StepDecision
 from contextbus_protocol.values import Scope, SourceResult, SourceStatus, StepOptions
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
@@ -168,7 +170,7 @@ def decide_step(
     results: Sequence[SourceResult],
     snapshot: WorkingMemorySnapshot | None,
     estimator: Estimator,
-) -> Decision:
+) -> StepDecision:
     """Select for a step.
 
     Args:

@@ -14,35 +14,10 @@ from contextbus.core.working_memory_checks import (
     check_active,
     check_task_ids,
     check_time,
-    decode_patch,
     decode_snapshot,
     read_value,
 )
-from contextbus.core.working_memory_items import (
-    MemoryItem,
-    active_task,
-    fixed_text,
-    list_items,
-    render_working_memory,
-    section_wrapper,
-)
-from contextbus.core.working_memory_patch import PatchResult, apply_working_memory_patch, operation_digest
 from contextbus_protocol.working_memory import Constraint, Goal, Tasks, TasksInput, WorkingMemorySnapshot
-
-__all__ = [
-    "MemoryItem",
-    "PatchResult",
-    "active_task",
-    "apply_working_memory_patch",
-    "create_working_memory",
-    "decode_patch",
-    "decode_snapshot",
-    "fixed_text",
-    "list_items",
-    "operation_digest",
-    "render_working_memory",
-    "section_wrapper",
-]
 
 
 def create_working_memory(

@@ -17,9 +17,9 @@ from contextbus.actors.flight import digest_command
 from contextbus.actors.memory_requests import digest_request
 from contextbus.replay.run_log import LoggedCommit
 from contextbus_protocol import codec, digests
+from contextbus_protocol.commands import CompileStep, NewMessages, PatchWorkingMemory
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import AnyEvent, Commit, StepCompiled, UnknownEvent, WorkingMemoryPatched
-from contextbus_protocol.messages import CompileStep, NewMessages, PatchWorkingMemory
 from contextbus_protocol.subjects import Part
 
 KNOWN_TAGS: Final = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))

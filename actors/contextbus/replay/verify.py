@@ -11,10 +11,10 @@ from typing import Literal, cast
 import msgspec
 
 from contextbus.actors.placement import compile_event
-from contextbus.core.compile import place
 from contextbus.core.estimate import Estimator, make_estimator, recorded_estimator
 from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
+from contextbus.core.placement import place
 from contextbus.core.run import ChainBrokenError, RunState, fold_commit, fold_event
 from contextbus.core.step import POLICY, decide_step, plan_step
 from contextbus.replay.form import find_command_flaw, find_flaws
@@ -22,9 +22,9 @@ from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.chat import Text
 from contextbus_protocol.codec import decode_json, encode_json
+from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import MessagesAppended, StepCompiled, WorkingMemoryPatched, WorkingMemoryUsed
-from contextbus_protocol.messages import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.package import CountFact, Package
 from contextbus_protocol.subjects import Part
 
@@ -304,7 +304,6 @@ def _compute(
         active_task_id=plan.active_task_id,
         host_request=event.host_request,
         working_memory=used,
-        erasures=event.erasures,
     )
     package = place(decision, output.results, snapshot, message.query)
     again, text, _ = compile_event(message, package, estimator)

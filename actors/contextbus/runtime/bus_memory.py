@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-import structlog
-
 from contextbus.runtime.bus import NOBODY_SERVES, BusUnavailableError, Frame, Handler
+from contextbus.runtime.logs import get_logger
 from contextbus_protocol.codec import MSGPACK
 from contextbus_protocol.errors import PayloadTooLargeError
 
 LONGEST_FRAME = 1024 * 1024
 MOST_WAITING = 65_536
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class MemorySubscription:

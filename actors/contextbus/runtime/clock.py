@@ -31,6 +31,11 @@ class SystemClock:
         return time.monotonic()
 
 
+def read_milliseconds() -> int:
+    """The clock reading that commands carry, in milliseconds since 1970 (UTC) (D.W.6)."""
+    return int(time.time() * 1000)
+
+
 def format_moment(seconds: float) -> str:
     """Write a wall clock reading as RFC 3339 in UTC, to the microsecond.
 

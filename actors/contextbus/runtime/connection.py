@@ -19,7 +19,6 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import nats.errors
-import structlog
 
 from contextbus.runtime.answers import Answers, Reply
 from contextbus.runtime.connection_errors import (
@@ -28,6 +27,7 @@ from contextbus.runtime.connection_errors import (
     NoRespondersError,
     OverloadedError,
 )
+from contextbus.runtime.logs import get_logger
 from contextbus.runtime.nats_client import Address, Client, Delivery, Handler
 from contextbus.runtime.subscription import Subscription
 
@@ -36,7 +36,7 @@ CONNECT_SECONDS = 5.0
 RECONNECT_SECONDS = (0.1, 0.25)
 WATCH_SECONDS = 2.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Connection:

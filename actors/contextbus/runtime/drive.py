@@ -11,7 +11,7 @@ from contextbus.actors.effects import Fetch, Load, Store
 from contextbus.runtime import connection_errors, journal
 from contextbus.runtime.journal import Journal
 from contextbus.runtime.package_store import PackageStore, name_command
-from contextbus_protocol.messages import Committed, Conflicted, Fetched, Loaded, Unstored
+from contextbus_protocol.outcomes import Committed, Conflicted, Fetched, Loaded, Unstored
 
 FETCH_ATTEMPTS = 8
 _FIRST_WAIT = 0.02

@@ -8,17 +8,17 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
-import structlog
-
 from contextbus.actors.effects import Fetch, Load, Store
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host_stats import HostStats
+from contextbus.runtime.logs import get_logger
 from contextbus.runtime.run_states import RunState
 from contextbus.runtime.trampoline import Actor, Alarm, Trampoline
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.messages import AnyMessage, Elapsed, Fetched, Loaded, Unstored
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Elapsed, Fetched, Loaded, Unstored
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Flights:

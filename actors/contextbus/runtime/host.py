@@ -16,7 +16,6 @@ from typing import Any, Final, Self
 
 import anyio
 import msgspec
-import structlog
 
 from contextbus.actors.effects import AnyEffect, Cancel, Fetch, Load, Rule, Scatter, Send, Store, Timer
 from contextbus.runtime import routes
@@ -28,6 +27,7 @@ from contextbus.runtime.flights import Alarms, Flights
 from contextbus.runtime.host_stats import HostStats
 from contextbus.runtime.inbound import Inbound, encoding_of
 from contextbus.runtime.journal import Journal
+from contextbus.runtime.logs import get_logger
 from contextbus.runtime.outbox import Arrivals, Outbox
 from contextbus.runtime.package_store import PackageStore
 from contextbus.runtime.reply_addresses import ReplyAddresses
@@ -35,16 +35,10 @@ from contextbus.runtime.run_states import RunState
 from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler, fits
 from contextbus.runtime.trampoline import Actor, Trampoline
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.messages import (
-    AnyMessage,
-    AskItems,
-    Failed,
-    Offered,
-    Place,
-    Query,
-    Record,
-    ReplyEncoding,
-)
+from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.envelope import ReplyEncoding
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.questions import AskItems, Failed, Offered, Query
 from contextbus_protocol.values import SourceSpec
 
 CACHED_RUNS: Final = 4096
@@ -56,7 +50,7 @@ _ABSENCE_SECONDS: Final = 2.0
 _GRACE_SECONDS: Final = 1.0
 _QUERIES: Final[frozenset[type]] = frozenset((Query,))
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Host:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-import structlog
-
 from contextbus.actors.effects import Fetch
 from contextbus.runtime import routes
 from contextbus.runtime.bus import Frame
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host_stats import HostStats
+from contextbus.runtime.logs import get_logger
 from contextbus.runtime.package_store import LONGEST_BLOB, is_digest
 from contextbus_protocol import codec
+from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.envelope import ReplyEncoding
 from contextbus_protocol.errors import ContextBusError, InvalidRequestError, InvalidTypeError
-from contextbus_protocol.messages import AnyMessage, ByReference, ErrorReply, ReplyEncoding
+from contextbus_protocol.messages import AnyMessage, ByReference
 from contextbus_protocol.subjects import encode_name
 
 REFERENCES_AT_ONCE: Final = 32
@@ -23,7 +24,7 @@ REFERENCES_AT_ONCE: Final = 32
 Accept = Callable[[AnyMessage], None]
 Reject = Callable[[], None]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Inbound:

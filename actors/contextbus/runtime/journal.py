@@ -88,7 +88,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A part of a subject in order, without a gap.
+    """A part of a subject or pattern in order, without a gap.
 
     Attributes:
         records: The records.
@@ -113,11 +113,17 @@ class Journal(Protocol):
         ...
 
     async def last(self, subject: str) -> Record | Unanswered | None:
-        """Read the last message of a subject, as the leader of the stream knows it."""
+        """Read the last message of a subject, or of all that match a pattern, as the leader of the stream knows it."""
         ...
 
     async def read(self, subject: str, *, after: int, limit: int = PAGE_RECORDS) -> Page | Unanswered:
-        """Read the messages of one subject whose sequence is above `after`, `limit` at most."""
+        """Read the messages of a subject, or of all that match a pattern, behind a sequence.
+
+        Args:
+            subject: A subject or pattern of one stream; the messages are in the order of the stream.
+            after: The sequence behind which to begin.
+            limit: How many messages at most.
+        """
         ...
 
     def put(self, subject: str, data: bytes, *, headers: Mapping[str, str]) -> Awaitable[bool | Refused | Unanswered]:

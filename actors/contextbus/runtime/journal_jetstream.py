@@ -107,14 +107,14 @@ class JetStreamJournal:
         return self._ask(subject, data, _read_append, headers)
 
     async def last(self, subject: str) -> Record | Unanswered | None:
-        """Read the last message of a subject, as the leader of the stream knows it."""
+        """Read the last message of a subject or pattern, as the leader of the stream knows it."""
         body = msgspec.json.encode({"last_by_subj": subject})
         api = f"$JS.API.STREAM.MSG.GET.{find_stream(subject)}"
         answer = await self._ask(api, body, _read_message)
         return record_of(answer) if isinstance(answer, StoredMessage) else answer
 
     async def read(self, subject: str, *, after: int, limit: int = PAGE_RECORDS) -> Page | Unanswered:
-        """Read the messages of one subject whose sequence is above `after`, `limit` at most."""
+        """Read the messages of a subject or pattern whose sequence is above `after`, `limit` at most."""
         body = msgspec.json.encode({"seq": after + 1, "batch": limit, "next_by_subj": subject})
         batch = _Batch()
         return await self._ask(f"$JS.API.DIRECT.GET.{find_stream(subject)}", body, batch.receive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import OrderedDict
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Generic, TypeVar
 
@@ -45,15 +46,23 @@ class _Stream:
     def __init__(self) -> None:
         self.last = 0
         self.subjects: dict[str, list[Record]] = {}
-        self.ids: dict[str, tuple[int, float]] = {}
+        # Oldest first; a dict would be searched from its start for the first that is left, again and again.
+        self.ids: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def find_duplicate(self, message_id: str, now: float) -> int | None:
-        for known, (_, seen) in list(self.ids.items()):
+        while self.ids:
+            known, (_, seen) = next(iter(self.ids.items()))
             if now - seen <= DUPLICATE_WINDOW_SECONDS:
                 break
             del self.ids[known]
         found = self.ids.get(message_id)
         return None if found is None else found[0]
+
+    def matching(self, pattern: str) -> list[list[Record]]:
+        """The records of each subject that matches, a literal subject being its own pattern."""
+        if "*" not in pattern and not pattern.endswith(">"):
+            return [self.subjects.get(pattern, [])]
+        return [records for name, records in self.subjects.items() if _matches(name, pattern)]
 
 
 class MemoryJournal:
@@ -82,15 +91,18 @@ class MemoryJournal:
         return Settled(Appended(self._store(stream, subject, data, command, message_id)))
 
     async def last(self, subject: str) -> Record | Unanswered | None:
-        """Read the last message of a subject."""
-        records = self._records(subject)
-        return records[-1] if records else None
+        """Read the last message of a subject or pattern."""
+        lasts = (records[-1] for records in self._stream(subject).matching(subject) if records)
+        return max(lasts, key=_sequence, default=None)
 
     async def read(self, subject: str, *, after: int, limit: int = PAGE_RECORDS) -> Page | Unanswered:
-        """Read the messages of one subject whose sequence is above `after`, `limit` at most."""
-        records = self._records(subject)
-        start = bisect.bisect_right(records, after, key=_sequence)
-        return Page(tuple(records[start : start + limit]), start + limit < len(records))
+        """Read the messages of a subject or pattern whose sequence is above `after`, `limit` at most."""
+        found: list[Record] = []
+        for records in self._stream(subject).matching(subject):
+            start = bisect.bisect_right(records, after, key=_sequence)
+            found += records[start : start + limit + 1]
+        found.sort(key=_sequence)
+        return Page(tuple(found[:limit]), more=len(found) > limit)
 
     def put(self, subject: str, data: bytes, *, headers: Mapping[str, str]) -> Awaitable[bool | Refused | Unanswered]:
         """Store a blob where nothing is stored yet; False if something is."""
@@ -146,6 +158,7 @@ class MemoryJournal:
         stream.last += 1
         if message_id:
             stream.ids[message_id] = (stream.last, self._clock.elapsed())
+            stream.ids.move_to_end(message_id)
         moment = format_moment(self._clock.now())
         record = Record(stream.last, data, command, message_id, moment)
         stream.subjects.setdefault(subject, []).append(record)

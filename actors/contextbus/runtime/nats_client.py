@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import nats.aio.client
 import nats.errors
-import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
@@ -25,6 +24,7 @@ from contextbus.runtime.connection_errors import (
     OverloadedError,
     PayloadTooLargeError,
 )
+from contextbus.runtime.logs import get_logger
 
 Handler = Callable[[str, str, Mapping[str, str], bytes], None]
 """Takes subject, reply address ("" for none), headers, payload; hands over and never blocks."""
@@ -36,7 +36,7 @@ CLOSE_SECONDS = 1.0
 
 _BLANKS = " \t\r\n\v\f"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Address(Protocol):

@@ -7,24 +7,27 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from contextbus.actors.append import BlobsPut
 from contextbus.runtime.bus import Bus, BusUnavailableError
 from contextbus.runtime.clock import Clock
 from contextbus.runtime.host_stats import HostStats
+from contextbus.runtime.logs import get_logger
 from contextbus.runtime.package_store import PackageStore
 from contextbus_protocol import codec
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.digests import digest_bytes
+from contextbus_protocol.envelope import Command, ReplyEncoding
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.messages import AnyMessage, ByReference, Command, Place, Query, Record, ReplyEncoding
+from contextbus_protocol.messages import AnyMessage, ByReference
+from contextbus_protocol.questions import Query
 
 LONGEST_MESSAGE: Final = 256 * 1024
 TRANSIT: Final = ""
 
 _CONTENT_TYPES: Final[dict[ReplyEncoding, str]] = {"msgpack": codec.MSGPACK, "json": codec.JSON}
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Arrivals:

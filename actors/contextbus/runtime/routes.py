@@ -13,34 +13,24 @@ import msgspec
 
 from contextbus.actors.effects import Send
 from contextbus_protocol import subjects
-from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.messages import (
-    AnyMessage,
+from contextbus_protocol.commands import (
     AppendMessages,
-    AskItems,
     CancelCommand,
-    Command,
-    Committed,
     CompileStep,
-    Conflicted,
     CreateWorkingMemory,
     ErrorReply,
-    Failed,
-    Forget,
-    ItemsOffered,
-    ListRecords,
-    Offered,
     PatchWorkingMemory,
-    Place,
-    Query,
     ReadWorkingMemory,
-    Record,
-    Remember,
-    ReplyEncoding,
     ReportStep,
     RequestRefresh,
-    Unstored,
 )
+from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.envelope import Command, ReplyEncoding
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.memory_records import Forget, ListRecords, Remember
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Offered, Query
 from contextbus_protocol.subjects import ActorName
 
 COMMANDS: Final[dict[ActorName, frozenset[type]]] = {
@@ -53,7 +43,9 @@ ANSWERS: Final[dict[ActorName, frozenset[type]]] = {
     "working-memory": frozenset(),
     "placement": frozenset(),
 }
-REQUESTS: Final = frozenset((Remember, Forget, ListRecords))
+
+MOST_SECONDS = 86_400.0
+"""The longest time that a command may take, in seconds."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -109,6 +101,11 @@ def _check(theirs: str, run: str, command: str, seconds_left: float, tenant: str
         wrong = _check_name(name)
         if wrong is not None:
             return Refusal("invalid_request", f"{field}: {wrong}")
+    if seconds_left > MOST_SECONDS:
+        text = (
+            f"a command may take {MOST_SECONDS:.0f} seconds at most: one without an end would keep its run for itself"
+        )
+        return Refusal("invalid_request", text)
     if not seconds_left > 0:
         return Refusal("deadline_exceeded", "no time was left when the message arrived; send it again with more")
     return None

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import structlog
 
 from contextbus.runtime.datafolder import DataFolder, Endpoint
+from contextbus.runtime.full_disk import FullDiskWatch
+from contextbus.runtime.logs import get_logger
 
 GuardMode = Literal["signal", "pipe"]
 
@@ -34,7 +35,7 @@ STOP_SECONDS = 10.0
 STEADY_SECONDS = 10.0
 RESTARTS = 5
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ServerFailedError(RuntimeError):
@@ -148,6 +149,7 @@ class ServerProcess:
         with self._mutex:
             if self._stopping.is_set():
                 return None
+            watch = FullDiskWatch(self._folder.log, lambda: self._terminate(child))
             child = self._child = self._spawn()
         with child:
             url, pid = self._await_ports(child)
@@ -161,7 +163,8 @@ class ServerProcess:
             else:
                 # Another process may have taken the port meanwhile: any port is better than none.
                 self._port = -1
-            code = child.wait()
+            with watch:
+                code = child.wait()
         self._folder.endpoint.unlink(missing_ok=True)
         return f"nats-server ended with exit code {code}"
 

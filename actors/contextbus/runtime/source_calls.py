@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import structlog
-
 from contextbus.core.candidates import CheckedCandidates
+from contextbus.runtime.logs import get_logger
 from contextbus_protocol import codec
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.messages import Failed, Offered, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import SOURCE_KINDS, SourceSpec
 
 CONCURRENCY = 64
@@ -20,7 +19,7 @@ SourceHandler = Callable[[Query], Awaitable[object]]
 
 Answer = Callable[[Offered | Failed], None]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class LocalSource:

@@ -11,18 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-
 from contextbus.actors.effects import AnyEffect, Rule
 from contextbus.runtime import routes
 from contextbus.runtime.host_stats import HostStats
+from contextbus.runtime.logs import get_logger
 from contextbus.runtime.run_states import RunState, RunStates
 from contextbus_protocol import subjects
 from contextbus_protocol.messages import AnyMessage
 
 MESSAGES_AT_ONCE: Final = 256
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Actor:

@@ -16,7 +16,7 @@ from contextbus.core.candidates import check_candidates
 from contextbus.sources.interface import MalformedAnswerError, Source, check_source
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
-from contextbus_protocol.messages import Failed, Offered, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import MAX_SAFE_INTEGER, Candidate, Provenance
 
 DEFAULT_CONCURRENCY: Final = 8
@@ -83,9 +83,11 @@ class Handler:
         return self._failed(query, "timeout")
 
     def _offer(self, query: Query, answer: object) -> Offered | Failed:
+        # Before anything is read: the digests of a very long answer would hold everybody up.
+        if _count(answer) > MAX_CANDIDATES:
+            return self._failed(query, "error", "payload_too_large")
         candidates = check_answer(answer)
-        size = sum(len(c.text) for c in candidates)
-        if len(candidates) > MAX_CANDIDATES or size > MAX_ANSWER_BYTES:
+        if sum(map(_measure, candidates)) > MAX_ANSWER_BYTES:
             return self._failed(query, "error", "payload_too_large")
         return Offered(
             run=query.run, token=query.token, source=self.source.id, kind=self.source.kind, candidates=candidates
@@ -176,6 +178,24 @@ def _check_provenance(value: object) -> None:
         raise MalformedAnswerError("the origin must be a text")
     if not isinstance(kinds, tuple) or not all(_is_text(kind) for kind in cast("Sequence[object]", kinds)):
         raise MalformedAnswerError("source_kinds must be a tuple of texts")
+
+
+def _count(answer: object) -> int:
+    return len(cast("Sequence[object]", answer)) if isinstance(answer, list | tuple) else 0
+
+
+def _measure(candidate: Candidate) -> int:
+    """The bytes of a candidate's texts: every one of them is stored and sent."""
+    size = _count_bytes(candidate.record_id) + _count_bytes(candidate.text)
+    size += _count_bytes(candidate.query or "") + _count_bytes(candidate.match or "")
+    origin = candidate.provenance
+    if origin is None:
+        return size
+    return size + _count_bytes(origin.origin or "") + sum(map(_count_bytes, origin.source_kinds))
+
+
+def _count_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _is_text(value: object, *, empty: bool = False) -> bool:

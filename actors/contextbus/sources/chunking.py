@@ -19,7 +19,7 @@ SMALLEST_TARGET_TOKENS: Final = 16
 LONGEST_HEADING: Final = 120
 HEADING_SEPARATOR: Final = " > "
 
-_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t]*#*[ \t]*$")
+_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)$")
 _UNDERLINE = re.compile(r"([=\-~^\"'+*#])\1{2,}[ \t]*$")
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
@@ -142,7 +142,9 @@ def _read_heading(line: str, before: str) -> tuple[int, str, bool] | None:
     if max(len(line), len(before)) > _LONGEST_HEADING_LINE:
         return None
     if found := _ATX.match(line):
-        return (len(found.group(1)), found.group(2).strip(), False) if found.group(2).strip() else None
+        # A closing row of "#" is no part of the name.
+        heading = found.group(2).rstrip(" \t").rstrip("#").strip()
+        return (len(found.group(1)), heading, False) if heading else None
     name = before.strip()
     if name and (found := _UNDERLINE.match(line)) and len(line.rstrip()) * 2 >= len(name) and not _ATX.match(before):
         return _UNDERLINE_LEVELS.index(found.group(1)) + 1, name, True

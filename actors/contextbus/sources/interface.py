@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from contextbus_protocol import subjects
 from contextbus_protocol.digests import clean_text, digest_text
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import SOURCE_KINDS, Candidate, Provenance, SourceKind
 
 Answer = Sequence[Candidate]

@@ -16,7 +16,8 @@ from contextbus.sources.worker import AdminReply, AdminRequest
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import digest_bytes
-from contextbus_protocol.messages import Forget, Forgotten, ListRecords, Query, RecordsListed, Remember, Remembered
+from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Provenance, Scope, SourceKind
 
 DEFAULT_ID: Final = "memory"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
-
 from contextbus import __version__
 from contextbus.runtime.journal import Journal, Record
+from contextbus.runtime.logs import get_logger
 from contextbus.sources import memory_log
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.digests import digest_bytes
@@ -19,7 +18,7 @@ CONFLICTS: Final = 64
 _NO_RUN: Final = ""
 _NO_POLICY: Final = 0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ErasureLog:

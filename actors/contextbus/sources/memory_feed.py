@@ -9,9 +9,10 @@ from typing import Final, TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 
 from contextbus.runtime.journal import Journal, Page
+from contextbus.runtime.logs import get_logger
+from contextbus.runtime.streams import find_stream
 from contextbus.sources import memory_log
 from contextbus.sources.memory_erasures import ErasureLog
 from contextbus.sources.memory_index import Marks, MemoryIndex
@@ -19,7 +20,7 @@ from contextbus_protocol import subjects
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import DeadlineExceededError
 from contextbus_protocol.events import RecordErased
-from contextbus_protocol.messages import MemoryRecord
+from contextbus_protocol.memory_records import MemoryRecord
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ STALE_SECONDS: Final = 0.02
 STALE_ATTEMPTS: Final = 50
 REBUILDS: Final = 3
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _records: msgspec.json.Decoder[MemoryRecord] = msgspec.json.Decoder(MemoryRecord)
 
 
@@ -106,7 +107,7 @@ class MemoryFeed:
     async def _recognise(self) -> None:
         """Empty an index that was made of another stream: the data folder of the server may have been replaced."""
         marks = await self._marks()
-        stream, log = subjects.memory_stream(self._tenant), subjects.log_stream(self._tenant)
+        stream, log = find_stream(self._pattern), find_stream(self._erasures.subject)
         known = await memory_log.insist(lambda: self._journal.last_sequence(stream)) >= marks.records
         known = known and await memory_log.insist(lambda: self._journal.last_sequence(log)) >= marks.erasures
         anchor = await anyio.to_thread.run_sync(self._index.anchor)
@@ -147,12 +148,13 @@ class MemoryFeed:
         stale = 0
         marks = self._known
         while True:
-            target = await memory_log.read_last_sequence(self._journal, self._pattern)
+            last = await memory_log.insist(partial(self._journal.last, self._pattern))
+            target = 0 if last is None else last.sequence
             if marks.records >= target and (marks.records >= seen or stale >= STALE_ATTEMPTS):
                 # A sequence that the client has seen and nobody has any more was erased.
                 return marks
             marks = await self._marks()
-            page = await memory_log.read_pattern(self._journal, self._pattern, after=marks.records)
+            page = await memory_log.insist(partial(self._journal.read, self._pattern, after=marks.records))
             if page.records:
                 await self._apply(page, marks.records)
                 marks = await self._marks()

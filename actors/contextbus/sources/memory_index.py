@@ -17,7 +17,7 @@ from contextbus.core.scope import SCOPE_FIELDS, read_field, require_scope, set_f
 from contextbus.sources.database import Database
 from contextbus.sources.lexical import TOKENIZER, match_expression, score_of, spread
 from contextbus_protocol.events import RecordAllowed, RecordErased
-from contextbus_protocol.messages import MemoryRecord
+from contextbus_protocol.memory_records import MemoryRecord
 from contextbus_protocol.values import Scope
 
 SCHEMA_VERSION: Final = 1

@@ -8,8 +8,7 @@ from typing import Final, TypeVar
 
 import anyio
 
-from contextbus.runtime.journal import Appended, Code, Journal, Page, Record, Refused, Unanswered
-from contextbus.runtime.journal_memory import MemoryJournal
+from contextbus.runtime.journal import Appended, Code, Journal, Record, Refused, Unanswered
 from contextbus_protocol.errors import DeadlineExceededError, LimitError
 
 T = TypeVar("T")
@@ -66,35 +65,6 @@ async def read_all(journal: Journal, subject: str, *, after: int = 0) -> AsyncGe
             return
         yield page.records
         after, more = page.records[-1].sequence, page.more
-
-
-async def read_pattern(journal: Journal, pattern: str, *, after: int) -> Page:
-    """The messages of all subjects that match a pattern behind a sequence, in the order of the stream.
-
-    Raises:
-        DeadlineExceededError: nobody answered.
-    """
-    if not isinstance(journal, MemoryJournal):
-        return await insist(partial(journal.read, pattern, after=after))
-    # JetStream takes a pattern wherever it takes a subject; the journal in memory knows subjects only.
-    found: list[Record] = []
-    for subject in await insist(partial(journal.subjects, pattern)):
-        async for records in read_all(journal, subject, after=after):
-            found.extend(records)
-    return Page(tuple(sorted(found, key=lambda record: record.sequence)), more=False)
-
-
-async def read_last_sequence(journal: Journal, pattern: str) -> int:
-    """The sequence of the last message of all subjects that match a pattern, as the leader knows it; 0 for none.
-
-    Raises:
-        DeadlineExceededError: nobody answered.
-    """
-    if isinstance(journal, MemoryJournal):
-        page = await read_pattern(journal, pattern, after=0)
-        return page.records[-1].sequence if page.records else 0
-    last = await insist(partial(journal.last, pattern))
-    return 0 if last is None else last.sequence
 
 
 async def erase(journal: Journal, subject: str, sequence: int) -> bool:

@@ -32,7 +32,7 @@ from contextbus_protocol.errors import (
     LimitError,
     NotFoundError,
 )
-from contextbus_protocol.messages import MemoryRecord
+from contextbus_protocol.memory_records import MemoryRecord
 from contextbus_protocol.values import Scope
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from contextbus.sources.documents import DEFAULT_PATTERNS
 from contextbus.sources.interface import Answer, MalformedAnswerError, candidate, check_source, is_async
 from contextbus.sources.rag_index import IndexStoppedError, Progress, RagIndex, Refreshed
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.messages import Query
+from contextbus_protocol.questions import Query
 from contextbus_protocol.subjects import encode_name
 from contextbus_protocol.values import Candidate, SourceKind
 

@@ -11,26 +11,17 @@ from typing import Final, Protocol, runtime_checkable
 
 import anyio
 import anyio.abc
-import structlog
 
 from contextbus.runtime.bus import Bus, BusUnavailableError, Frame, Subscription
+from contextbus.runtime.logs import get_logger
 from contextbus.sources.answers import DEFAULT_CONCURRENCY, Handler, OnError
 from contextbus.sources.interface import Kept, Source
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.commands import ErrorReply
 from contextbus_protocol.errors import ContextBusError, InternalError, PayloadTooLargeError
-from contextbus_protocol.messages import (
-    AnyMessage,
-    ErrorReply,
-    Failed,
-    Forget,
-    Forgotten,
-    ListRecords,
-    Offered,
-    Query,
-    RecordsListed,
-    Remember,
-    Remembered,
-)
+from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.questions import Failed, Offered, Query
 
 DRAIN_SECONDS: Final = 10.0
 FIRST_BACKOFF_SECONDS: Final = 0.1
@@ -40,7 +31,7 @@ MAX_WAITING: Final = 1024
 AdminRequest = Remember | Forget | ListRecords
 AdminReply = Remembered | Forgotten | RecordsListed
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @runtime_checkable

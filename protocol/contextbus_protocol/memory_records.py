@@ -1,0 +1,91 @@
+"""What clients ask of a memory worker, what it answers, and the record that its stream holds."""
+
+from __future__ import annotations
+
+from contextbus_protocol.envelope import Message, ReplyEncoding
+from contextbus_protocol.values import Scope, Value
+from contextbus_protocol.working_memory import SourceRef
+
+
+class Remember(Message, frozen=True, kw_only=True, tag="remember"):
+    """Store a memory record or a new revision of it (client to a memory worker, D.K.24).
+
+    ``message_id`` makes a repeated request have one effect; ``now`` is in milliseconds since the epoch.
+    """
+
+    tenant: str
+    reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
+    source: str
+    message_id: str
+    text: str
+    scope: Scope
+    now: int
+    record_id: str | None = None
+    origin: str = "asserted"
+    source_refs: tuple[SourceRef, ...] = ()
+
+
+class Forget(Message, frozen=True, kw_only=True, tag="forget"):
+    """Erase every revision of a record (client to a memory worker)."""
+
+    tenant: str
+    reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
+    source: str
+    message_id: str
+    record_id: str
+    scope: Scope
+
+
+class ListRecords(Message, frozen=True, kw_only=True, tag="list-records"):
+    """List the newest revisions of the records of a scope (client to a memory worker)."""
+
+    tenant: str
+    reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
+    source: str
+    message_id: str
+    scope: Scope
+    limit: int = 1000
+
+
+class MemoryRecord(Value, frozen=True, kw_only=True):
+    """One revision of a memory record as its stream holds it."""
+
+    version: int
+    record_id: str
+    revision: int
+    text: str
+    digest: str
+    scope: Scope
+    at: int
+    origin: str = "asserted"
+    source_kinds: tuple[str, ...] = ()
+
+
+class Remembered(Message, frozen=True, kw_only=True, tag="remembered"):
+    """A record is stored (memory worker to the client); ``sequence`` is the store's."""
+
+    message_id: str
+    record_id: str
+    revision: int
+    digest: str
+    sequence: int
+
+
+class Forgotten(Message, frozen=True, kw_only=True, tag="forgotten"):
+    """A record is erased; packages that quoted it keep it until they are redacted."""
+
+    message_id: str
+    record_id: str
+    revisions: int
+    sequence: int
+
+
+class RecordsListed(Message, frozen=True, kw_only=True, tag="records-listed"):
+    """The records of a scope, ordered by id."""
+
+    message_id: str
+    records: tuple[MemoryRecord, ...] = ()
+    sequence: int = 0
