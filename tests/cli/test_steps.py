@@ -130,7 +130,8 @@ def test_the_query_and_the_repairs_are_shown(command: Command) -> None:
 def test_the_model_of_the_file_is_meant(
     command: Command, fields: dict[str, object], provider: str, window: int, most: int
 ) -> None:
-    chat = write(command, QUESTION, **fields)
+    chat = command.folder / "chat.json"
+    chat.write_text(json.dumps({**fields, "messages": [QUESTION]}), encoding="utf-8")
     said = command.json("compile", chat, "--no-memory", "-o", command.folder / "p.json")
     assert said["model"] == {
         "provider": provider,

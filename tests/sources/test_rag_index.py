@@ -15,10 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contextbus.sources import rag_index
 from contextbus.sources.database import MEMORY
 from contextbus.sources.documents import find_files
-from contextbus.sources.lexical import match_expression
+from contextbus.sources.lexical import match_expression, spread
 from contextbus.sources.rag_index import IndexStoppedError, RagIndex
 
 TEA = "# Tea\n\nGreen tea is steeped for two minutes.\n"
@@ -296,7 +295,6 @@ def test_a_stop_between_two_chunks_takes_the_whole_batch_back(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = RagIndex(folder, tmp_path / "data" / "rag.sqlite")
-    spread = rag_index.spread
     calls: list[str] = []
 
     def stopping(text: str) -> str:
@@ -304,7 +302,7 @@ def test_a_stop_between_two_chunks_takes_the_whole_batch_back(
         index.stop()
         return spread(text)
 
-    monkeypatch.setattr(rag_index, "spread", stopping)
+    monkeypatch.setattr("contextbus.sources.rag_index.spread", stopping)
     with pytest.raises(IndexStoppedError):
         index.refresh()
     assert len(calls) == 2  # the heading and the body of one chunk

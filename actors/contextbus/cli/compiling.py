@@ -134,7 +134,7 @@ def compile_file(
         if str(output) == "-" and (as_json or every):
             raise UsageFault("--output - prints one payload; leave out --json and --all, or name a file")
         read = await anyio.to_thread.run_sync(inputs.read_conversation_file, file)
-        chosen = range(len(read.conversations))
+        chosen: Sequence[int] = range(len(read.conversations))
         if not every:
             chosen = (inputs.choose_conversation(file, read.conversations, conversation),)
         provider = Target(read.provider)

@@ -103,13 +103,14 @@ def read_conversation_file(path: Path) -> ConversationFile:
 def _read_written(data: bytes, count: int) -> tuple[Written, ...]:
     """What a file that could be read says of its calls; nothing where that is no member beside the messages."""
     text = data.decode("utf-8-sig", "replace")
+    values: list[object]
     try:
         value = json.loads(text)
         values = cast("list[object]", value) if isinstance(value, list) else [value]
     except ValueError:
         values = [json.loads(line) for line in text.split("\n") if line.strip()]
     if len(values) != count:
-        values = [None] * count
+        return (Written(),) * count
     return tuple(_written_in(value) for value in values)
 
 

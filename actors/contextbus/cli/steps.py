@@ -35,6 +35,13 @@ class Previous(enum.StrEnum):
     ignore = "ignore"
 
 
+_STATUSES: Final[dict[Previous, Literal["succeeded", "failed", "cancelled"]]] = {
+    Previous.succeeded: "succeeded",
+    Previous.failed: "failed",
+    Previous.cancelled: "cancelled",
+}
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How conversations are compiled."""
 
@@ -195,7 +202,7 @@ async def _report_previous(
         if history.chain != last.chain:
             return [f"step {last.step} is still open: --previous succeeded (or failed) says how its call went"]
     elif previous is not Previous.ignore:
-        await held.after_model_call(Report(status=previous.value), seconds=STEP_SECONDS)
+        await held.after_model_call(Report(status=_STATUSES[previous]), seconds=STEP_SECONDS)
         return [f"step {last.step} is reported as {previous}"]
     return []
 
