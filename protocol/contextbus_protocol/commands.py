@@ -6,7 +6,7 @@ from typing import Literal
 
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.envelope import Command, Message
-from contextbus_protocol.errors import ErrorData
+from contextbus_protocol.errors import ContextBusError, ErrorData
 from contextbus_protocol.values import EstimatorSpec, Scope, StepOptions, Usage, Value
 from contextbus_protocol.working_memory import TasksInput, WorkingMemoryPatch, WorkingMemorySnapshot
 
@@ -136,6 +136,11 @@ class ErrorReply(Message, frozen=True, kw_only=True, tag="error"):
     code: str
     message: str
     data: ErrorData = ErrorData()
+
+
+def refuse(run: str, command: str, error: ContextBusError) -> ErrorReply:
+    """The answer to a command that came to nothing: the error as it crosses the bus (D.W.2)."""
+    return ErrorReply(run=run, command=command, code=error.code, message=error.message, data=error.data)
 
 
 AnyCommand = (

@@ -9,7 +9,6 @@ import re
 from typing import Literal
 
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.values import SourceKind
 
 ActorName = Literal["selection", "working-memory", "placement"]
 Part = Literal["run", "working-memory"]
@@ -131,17 +130,3 @@ def memory(tenant: str, source: str, record: str) -> str:
 def memories(tenant: str, source: str) -> str:
     """The filter over the records of one memory store."""
     return f"ctx.memory.{encode_name(tenant)}.{encode_name(source)}.*"
-
-
-_DEFAULT_KINDS: dict[str, SourceKind] = {
-    "memory": "memory",
-    "docs": "rag",
-    "rag": "rag",
-    "transcript": "transcript",
-    "skills": "skills",
-}
-
-
-def default_kind(source: str) -> SourceKind | None:
-    """The kind that a source of a well-known id has."""
-    return _DEFAULT_KINDS.get(source)

@@ -178,3 +178,17 @@ class Usage(Value, frozen=True):
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+
+
+_DEFAULT_KINDS: dict[str, SourceKind] = {
+    "memory": "memory",
+    "docs": "rag",
+    "rag": "rag",
+    "transcript": "transcript",
+    "skills": "skills",
+}
+
+
+def default_kind(source: str) -> SourceKind | None:
+    """The kind that a source of a well-known id has."""
+    return _DEFAULT_KINDS.get(source)

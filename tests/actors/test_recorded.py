@@ -181,6 +181,7 @@ def test_a_report_brings_what_the_call_added() -> None:
     assert answer.count == bench.log.fold.history.count == 2
 
 
+@pytest.mark.rule("D.W.8")
 @pytest.mark.parametrize(
     ("number", "code"), [(1, "stale_step"), (7, "stale_step"), (0, None)], ids=["later", "far", "last"]
 )

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.logs import append, commit_to, compiled, make_commit
 
+from contextbus.core.refresh import plan_refresh
 from contextbus.core.run import ChainBrokenError, RunState, find_command, fold_commit
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
@@ -19,7 +20,7 @@ from contextbus_protocol.events import (
     StepFailed,
     UnknownEvent,
 )
-from contextbus_protocol.values import EstimatorSpec, Scope
+from contextbus_protocol.values import EstimatorSpec, RefreshOptions, Scope
 
 NEW = RunState("r")
 UNKNOWN = UnknownEvent(name="later", data='{"type":"later"}')
@@ -108,6 +109,20 @@ def test_a_retrieval_serves_what_was_due_and_a_limit_is_remembered() -> None:
     assert (limited.refused_task, limited.refresh_requested, limited.last_active_task) == (("t2",), False, "t1")
     skipped = commit_to(served, compiled(served, 2, retrieved=False, host_request=True))
     assert skipped.refresh_requested  # an empty query leaves it due (D.G.21)
+
+
+@pytest.mark.rule("D.G.6", "D.G.5")
+def test_a_task_change_that_came_too_early_is_due_once_enough_steps_have_passed() -> None:
+    state = started("Hello")
+    state = commit_to(state, compiled(state, 0, active_task_id="a"))
+    reasons: list[str] = []
+    for step in range(1, 6):
+        due = plan_refresh(
+            state, RefreshOptions(), step=step, active_task_id="b", host_request=False, query="q", has_sources=True
+        )
+        reasons.append(due.reason)
+        state = commit_to(state, compiled(state, step, retrieved=due.retrieve, active_task_id="b"))
+    assert reasons == ["reused", "reused", "reused", "task-change", "reused"]
 
 
 def test_a_failed_step_leaves_its_command_open() -> None:

@@ -98,6 +98,16 @@ def test_sources_of_one_kind_share_its_allowance_by_score_then_source_order() ->
     assert reasons(manifest) == {"x": "ranked", "y": "over-budget", "b": "ranked", "a": "over-budget"}
 
 
+@pytest.mark.rule("D.C.2", "D.C.3")
+@pytest.mark.parametrize(("first", "second"), [("B", "a"), ("10", "9"), ("Z", "ä"), ("z", "ä")])
+@pytest.mark.parametrize("share", [0, 1], ids=["pass two", "pass one"])
+def test_the_last_place_goes_to_the_id_that_is_first_by_code_point(first: str, second: str, share: int) -> None:
+    budget = ContextBudget(ratio=1, max_tokens=FRAME + 8, shares=Shares(1 - share, share, 0, 0))
+    manifest = decided(0, answer("docs", offer(second, 8), offer(first, 8)), budget=budget)
+    taken = [entry.record_id for entry in manifest.entries if entry.selected]
+    assert taken == [first]
+
+
 @pytest.mark.rule("D.C.5", "D.C.6", "D.C.13", "D.B.18", "D.D.1")
 def test_what_does_not_fit_is_skipped_and_smaller_ones_behind_it_are_tried() -> None:
     manifest = decided(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextbus.core.estimate import make_estimator
+from contextbus.core.tail import fill_tail, measure_tail
 from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_checks import decode_snapshot
 from contextbus.core.working_memory_items import (
@@ -101,6 +102,14 @@ def test_block_of_the_example_to_the_character() -> None:
     assert FLAT.tokens(FLAT.text(fixed) + 72) == 73
     assert [FLAT.count(each.rendered) for each in items] == [12, 12]
     assert FLAT.estimate([user(block)]) == 96
+
+
+@pytest.mark.rule("D.P.1", "D.B.12")
+def test_critical_items_are_in_the_tail_however_little_room_there_is() -> None:
+    items = list_items(full())
+    fill = fill_tail(items, measure_tail(items, 1, FLAT), 0, FLAT)
+    critical = ("goal", "constraint/constraints-0-0", "constraint/constraints-0-1", "active-task")
+    assert tuple(each.record_id for each, taken in zip(items, fill.selected, strict=True) if taken) == critical
 
 
 @pytest.mark.rule("D.D.4", "D.D.5", "D.D.6", "D.P.1", "D.P.2", "D.P.3", "D.P.4", "D.D.26")

@@ -104,9 +104,3 @@ def test_an_inbox_belongs_to_its_tenant_only(one: str, other: str) -> None:
     address = subjects.inbox(one, "client") + ".1"
     assert subjects.is_reply_address(address, one)
     assert subjects.is_reply_address(address, other) == (one == other)
-
-
-def test_well_known_sources_have_a_kind() -> None:
-    assert subjects.default_kind("docs") == "rag"
-    assert subjects.default_kind("memory") == "memory"
-    assert subjects.default_kind("tickets") is None

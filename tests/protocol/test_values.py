@@ -37,7 +37,7 @@ from contextbus_protocol.package import (
     Package,
     RefreshReason,
 )
-from contextbus_protocol.values import MAX_SAFE_INTEGER, ContextBudget, Model, Scope, SourceStatus
+from contextbus_protocol.values import MAX_SAFE_INTEGER, ContextBudget, Model, Scope, SourceStatus, default_kind
 
 MODULES = (
     contextbus_protocol.chat,
@@ -184,3 +184,9 @@ def test_an_entry_has_these_fields() -> None:
         "query",
     )
     assert get_args(next(f for f in msgspec.structs.fields(ContextManifest) if f.name == "version").type) == (1,)
+
+
+def test_well_known_sources_have_a_kind() -> None:
+    assert default_kind("docs") == "rag"
+    assert default_kind("memory") == "memory"
+    assert default_kind("tickets") is None

@@ -12,7 +12,7 @@ from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_checks import decode_snapshot
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
-from contextbus_protocol.commands import CreateWorkingMemory, ErrorReply, PatchWorkingMemory, ReadWorkingMemory
+from contextbus_protocol.commands import CreateWorkingMemory, PatchWorkingMemory, ReadWorkingMemory, refuse
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
@@ -93,13 +93,7 @@ def refuse_request(request: Request, error: ContextBusError) -> Send:
     if isinstance(request, AskItems):
         offered = ItemsOffered(run=request.run, token=request.token, code=error.code)
         return Send(request.reply_to, offered)
-    reply = ErrorReply(
-        run=request.run,
-        command=request.command,
-        code=error.code,
-        message=error.message,
-        data=error.data,
-    )
+    reply = refuse(request.run, request.command, error)
     return Send(request.reply_to, reply, request.reply_as)
 
 

@@ -19,7 +19,7 @@ from contextbus.core.placement import place
 from contextbus.core.step import POLICY
 from contextbus_protocol import blobs, codec, digests
 from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.commands import ErrorReply, Recorded, StepCompiled
+from contextbus_protocol.commands import ErrorReply, Recorded, StepCompiled, refuse
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, Record
 from contextbus_protocol.errors import ContextBusError, InvalidTypeError, error_of
 from contextbus_protocol.events import (
@@ -361,8 +361,7 @@ def _step_of(commit: Commit) -> StepCompiledEvent | None:
 
 
 def _refuse(head: CommitHead, error: ContextBusError) -> Send:
-    reply = ErrorReply(run=head.run, command=head.command, code=error.code, message=error.message, data=error.data)
-    return Send(head.reply_to, reply, head.reply_as)
+    return Send(head.reply_to, refuse(head.run, head.command, error), head.reply_as)
 
 
 def _find(state: PlacementState, token: str) -> Job | None:

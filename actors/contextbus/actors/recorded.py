@@ -14,11 +14,11 @@ from contextbus.core.step import take_messages
 from contextbus_protocol.commands import (
     AppendMessages,
     CompileStep,
-    ErrorReply,
     NewMessages,
     Recorded,
     ReportStep,
     RequestRefresh,
+    refuse,
 )
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Record
 from contextbus_protocol.errors import (
@@ -110,13 +110,7 @@ def failure_of(
 
 def refuse_command(command: RunCommand, error: ContextBusError) -> Send:
     """The answer to a command that came to nothing."""
-    reply = ErrorReply(
-        run=command.run,
-        command=command.command,
-        code=error.code,
-        message=error.message,
-        data=error.data,
-    )
+    reply = refuse(command.run, command.command, error)
     return Send(command.reply_to, reply, command.reply_as)
 
 

@@ -15,7 +15,7 @@ from contextbus.cli.failures import UsageFault
 from contextbus.core.scope import SCOPE_FIELDS
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.values import SOURCE_KINDS, Scope, SourceSpec
+from contextbus_protocol.values import SOURCE_KINDS, Scope, SourceSpec, default_kind
 
 DEFAULT_DATA: Final = Path(".contextbus")
 DEFAULT_SCOPE: Final = Scope(user_id="local")
@@ -161,7 +161,7 @@ def parse_sources(given: list[str] | None) -> tuple[SourceSpec, ...]:
     specs: list[SourceSpec] = []
     for text in given or ():
         name, _, word = text.partition(":")
-        kind = word or subjects.default_kind(name)
+        kind = word or default_kind(name)
         if not name or kind not in SOURCE_KINDS:
             raise UsageFault(f"--source {text!r}: write ID:KIND with a kind of {', '.join(SOURCE_KINDS)}")
         specs.append(SourceSpec(name, kind))

@@ -23,7 +23,7 @@ from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import MessagesAppended, StepCompiled
 from contextbus_protocol.questions import Query
-from contextbus_protocol.values import ContextBudget, EstimatorSpec, RefreshOptions, Scope, SourceSpec
+from contextbus_protocol.values import ContextBudget, EstimatorSpec, RefreshOptions, Scope, SourceSpec, default_kind
 
 REMEMBERED_FAILURES: Final = 256
 
@@ -122,7 +122,7 @@ class ContextBus:
         local = self._local.get(source)
         if local is not None:
             return local
-        kind = subjects.default_kind(source)
+        kind = default_kind(source)
         if kind is None:
             raise InvalidTypeError(
                 f"the kind of source {source!r} is not known here; give SourceSpec({source!r}, kind)"

@@ -17,7 +17,7 @@ from contextbus.runtime.logs import get_logger
 from contextbus.sources.answers import DEFAULT_CONCURRENCY, Handler, OnError
 from contextbus.sources.interface import Kept, Source
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.commands import ErrorReply, refuse
 from contextbus_protocol.errors import ContextBusError, InternalError, PayloadTooLargeError
 from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
 from contextbus_protocol.messages import AnyMessage
@@ -217,14 +217,14 @@ class Worker:
         try:
             reply: AdminReply | ErrorReply = await source.administer(request)
         except ContextBusError as exc:
-            reply = _error_reply(request, exc)
+            reply = refuse(request.run, request.message_id, exc)
         except Exception as exc:  # the client learns that it failed, not what was in it
             _log.error("source_request_failed", source=self.name, error=type(exc).__name__)
-            reply = _error_reply(request, InternalError(f"source {self.name!r} failed; see its log"))
+            reply = refuse(request.run, request.message_id, InternalError(f"source {self.name!r} failed; see its log"))
         try:
             self._reply(request.reply_to, reply, content_type)
         except PayloadTooLargeError as exc:
-            self._reply(request.reply_to, _error_reply(request, exc), content_type)
+            self._reply(request.reply_to, refuse(request.run, request.message_id, exc), content_type)
 
     def _reply(self, to: str, message: Offered | Failed | AdminReply | ErrorReply, content_type: str) -> None:
         data = codec.encode_message(message, content_type)
@@ -261,7 +261,3 @@ async def keep_running(
             wait = first
         await anyio.sleep(wait)
         wait = min(wait * 2, longest)
-
-
-def _error_reply(request: AdminRequest, exc: ContextBusError) -> ErrorReply:
-    return ErrorReply(run=request.run, command=request.message_id, code=exc.code, message=exc.message, data=exc.data)
