@@ -256,6 +256,8 @@ def test_a_working_memory_that_is_none_is_named(command: Command, content: str, 
     path = write(command.folder, "working.json", content)
     result = command("compile", EXAMPLES / "conversation.json", "--working-memory", path, code=2)
     assert words in result.stderr.lower()
+    assert '{"goal": "…", "constraints": ["…"]' in result.stderr
+    assert "\n" not in result.stderr.strip()
 
 
 @pytest.mark.parametrize("content", ["{}", '{"text": ""}', '{"text": 1}', "x"])

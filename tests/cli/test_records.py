@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cli.command import EXAMPLES, ROOT, Command
 
 import contextbus
+from contextbus.cli.output import called
 
 COMMANDS = (
     *("compile", "up", "actor", "worker", "remember", "forget", "memories", "runs", "replay", "verify", "doctor"),
@@ -41,6 +43,27 @@ def test_a_record_of_another_is_not_forgotten(command: Command) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.rule("D.K.24")
+def test_a_text_is_remembered_once_for_a_scope_but_each_change_of_a_record_counts(command: Command) -> None:
+    ada, bob = ("--scope", "user_id=ada"), ("--scope", "user_id=bob")
+    first = command.json("remember", "Aisle.", *ada)
+    assert command.json("remember", "Aisle.", *ada) == first
+    assert command.json("remember", "Aisle.", *bob)["id"] != first["id"]
+    revisions = [
+        command.json("remember", text, "--id", first["id"], *ada)["revision"] for text in ("Window.", "Aisle.")
+    ]
+    assert revisions == [2, 3]
+    (record,) = command.json("memories", *ada)
+    assert record["text"] == "Aisle."
+
+
+@pytest.mark.broker
+def test_one_revision_is_no_plural(command: Command) -> None:
+    first = command.json("remember", "Aisle.", "--scope", "user_id=ada")
+    assert "1 revision erased" in command("forget", first["id"], "--scope", "user_id=ada").stdout
+
+
+@pytest.mark.broker
 def test_a_file_is_remembered_once(command: Command) -> None:
     asked = ("remember", "--file", EXAMPLES / "memories.jsonl", "--scope", "user_id=ada")
     assert command.lines(*asked) == command.lines(*asked)
@@ -68,6 +91,25 @@ def test_every_command_explains_itself(command: Command, name: str) -> None:
     assert f"contextbus {name}" in said
     assert "Example" in said
     assert "--json" in said
+
+
+@pytest.mark.parametrize(
+    ("argument", "on_path", "expected"),
+    [
+        ("/venv/bin/contextbus", True, "contextbus"),
+        ("/my venv/bin/contextbus", False, "'/my venv/bin/contextbus'"),
+        ("/site/contextbus/__main__.py", True, f"{sys.executable} -m contextbus"),
+        ("/venv/bin/pytest", False, "contextbus"),
+    ],
+)
+def test_hints_name_the_command_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argument: str, expected: str, *, on_path: bool
+) -> None:
+    if on_path:
+        (tmp_path / "contextbus").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [argument])
+    assert called() == expected
 
 
 def test_the_module_is_the_command() -> None:

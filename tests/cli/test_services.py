@@ -14,7 +14,7 @@ from tests.cli.command import EXAMPLES, Command, eventually, is_alive
 
 from contextbus.cli.failures import UNREACHABLE, NoServerError
 from contextbus.cli.options import Place
-from contextbus.cli.serving import ACTORS, open_link, wait_until_served
+from contextbus.cli.serving import ACTORS, find_actors, open_link, serve_actors, wait_until_served
 from contextbus.runtime.datafolder import DataFolder
 
 pytestmark = pytest.mark.broker
@@ -160,6 +160,8 @@ def test_actors_and_workers_join_a_server_that_runs(command: Command) -> None:
         (("worker", EXAMPLES / "tickets.py"), 3, "contextbus up"),
         (("actor", "king"), 2, "selection"),
         (("worker",), 2, "--docs"),
+        (("worker", "nowhere.py"), 2, "nowhere.py"),
+        (("worker", "--docs", "nowhere"), 2, "nowhere"),
         (("worker", "--memory", "--docs", "x", "--id", "y"), 2, "--id"),
         (("up", "--docs", "nowhere"), 2, "nowhere"),
         (("up", "--worker", "nowhere.py"), 2, "nowhere.py"),
@@ -179,6 +181,49 @@ def test_remote_actors_that_nobody_runs_are_exit_code_3(command: Command) -> Non
             assert "nobody runs the actor selection" in command(*asked, code=3).stderr
         finally:
             process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.timeout(120)
+def test_an_actor_that_is_missing_is_named_with_its_command(command: Command) -> None:
+    """Only placement does not run."""
+    place = Place(data=command.data, nats=None, tenant="default")
+
+    async def look() -> str:
+        async with open_link(place, "test", start=True) as link, serve_actors(link, ACTORS[:2]):
+            with pytest.raises(NoServerError) as caught:
+                await find_actors(place)
+            return str(caught.value)
+
+    said = anyio.run(look)
+    assert f"actor placement --data {command.data}" in said
+    assert f"up --data {command.data}" in said
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.rule("D.W.2")
+@pytest.mark.parametrize("debug", [True, False])
+def test_a_developer_sees_what_a_source_raised_and_nobody_else_does(
+    command: Command, capfd: pytest.CaptureFixture[str], *, debug: bool
+) -> None:
+    mine = command.folder / "mine.py"
+    mine.write_text(
+        "from contextbus.client import candidate, source\n"
+        "@source(id='raises', kind='rag')\ndef raises(query):\n    raise ValueError('the cause')\n"
+        "@source(id='wrong', kind='rag')\ndef wrong(query):\n"
+        "    return [candidate('r', 'text', 1.0), candidate('r2', 'text', float('nan'))]\n",
+        encoding="utf-8",
+    )
+    more = ["--debug"] if debug else []
+    with command.running("up", "--no-memory"), command.running("worker", mine, *more):
+        said = command.json(
+            *("compile", EXAMPLES / "conversation.json", "--actors", "remote", "--no-memory"),
+            *("--source", "raises:rag", "--source", "wrong:rag", "-o", command.folder / "p.json"),
+        )
+    assert {(w["source"], w["error"]) for w in said["warnings"]} == {("raises", "error"), ("wrong", "malformed")}
+    shown = capfd.readouterr().err
+    assert ("ValueError: the cause" in shown) is debug
+    assert ("mine.py" in shown) is debug
+    assert ("candidate 1: a candidate's score must be a finite number" in shown) is debug
 
 
 async def test_a_folder_without_a_server_is_nothing_to_attach_to(tmp_path: Path) -> None:

@@ -86,6 +86,17 @@ async def test_one_malformed_candidate_fails_the_whole_answer(ask: Ask, bad: obj
     assert (answer.code, answer.origin_code, answer.origin_type) == ("malformed", None, None)
 
 
+@pytest.mark.rule("D.K.27", "D.W.2")
+async def test_what_is_malformed_is_told_with_its_place(ask: Ask) -> None:
+    seen: list[str] = []
+    answer = await handler(
+        returning([GOOD, msgspec.structs.replace(GOOD, score=float("nan"))]),
+        on_error=lambda _query, exc: seen.append(str(exc)),
+    )(ask())
+    assert isinstance(answer, Failed)
+    assert seen == ["candidate 1: a candidate's score must be a finite number"]
+
+
 @pytest.mark.rule("D.W.2", "D.D.8")
 async def test_an_exception_becomes_code_and_type_without_its_text(ask: Ask) -> None:
     seen: list[BaseException] = []

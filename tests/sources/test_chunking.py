@@ -95,3 +95,12 @@ def test_cutting_is_linear_in_the_text(unit: str) -> None:
 
 def test_a_line_of_number_signs_is_read_once() -> None:
     assert chunk_text(("# " + "#" * 290 + "x\n") * 1_000)  # quadratic work would run into the test's time limit
+
+
+@pytest.mark.parametrize("text", ["a word " * 20_000, "line\n" * 20_000, "x" * 50_000])
+def test_cutting_a_long_text_can_be_ended(text: str) -> None:
+    def end() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        chunk_text(text, check=end)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from tests.sources.conftest import Ask
 
 from contextbus.sources.answers import handler
 from contextbus.sources.rag import FolderSource, rag_source
-from contextbus.sources.rag_index import RagIndex
+from contextbus.sources.rag_index import IndexStoppedError, RagIndex
 from contextbus_protocol.questions import Failed, Offered
 
 
@@ -66,7 +68,7 @@ async def test_work_beside_the_queries_indexes_at_once(ask: Ask, tmp_path: Path)
     source = FolderSource(docs, data=tmp_path / "data", progress=lambda done, of: seen.append((done, of)))
     with anyio.move_on_after(0.5):
         await source.keep()
-    assert seen == [(1, 1)]
+    assert seen == [(0, 1), (1, 1)]
     await source.aclose()
 
 
@@ -89,8 +91,46 @@ async def test_queries_that_are_given_up_leave_one_indexing_behind(ask: Ask, tmp
     offered = await answer(ask())
     assert isinstance(offered, Offered)
     assert len(offered.candidates) == 1
-    assert begun == [1]
+    assert begun == [0, 1]
     await source.aclose()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_source_that_ends_does_not_wait_for_the_whole_folder(tmp_path: Path, *, closed: bool) -> None:
+    """Whether it is closed, or the event loop ends and cancels what goes on."""
+    docs = tmp_path / "docs"
+    await anyio.Path(docs).mkdir()
+    for number in range(50):
+        await anyio.Path(docs / f"{number}.md").write_text("tea")
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    done: list[int] = []
+    going = threading.Event()
+
+    def wait(number: int, _of: int) -> None:
+        done.append(number)
+        loop.call_soon_threadsafe(begun.set)
+        going.wait(30)
+
+    source = FolderSource(docs, data=tmp_path / "data", progress=wait)
+    others = asyncio.all_tasks()
+    asking = asyncio.create_task(source.refresh())
+    await begun.wait()
+    if closed:
+        closing = asyncio.create_task(source.aclose())
+        await asyncio.sleep(0)
+        going.set()
+        await closing
+        with pytest.raises(IndexStoppedError):
+            await asking
+    else:
+        for task in asyncio.all_tasks() - others:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        going.set()
+        await source.aclose()
+    assert done == [0]
 
 
 @pytest.mark.rule("D.K.10")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from contextbus.sources.database import MEMORY
 from contextbus.sources.documents import find_files
-from contextbus.sources.lexical import match_expression
-from contextbus.sources.rag_index import RagIndex
+from contextbus.sources.lexical import match_expression, spread
+from contextbus.sources.rag_index import IndexStoppedError, RagIndex
 
 TEA = "# Tea\n\nGreen tea is steeped for two minutes.\n"
 CARDS = "# Cards\n\nThe blue card has no annual fee.\n"
@@ -248,7 +248,79 @@ def test_other_settings_make_another_index(index: RagIndex, folder: Path, tmp_pa
 def test_progress_counts_files_up_to_all(folder: Path) -> None:
     seen: list[tuple[int, int]] = []
     RagIndex(folder, MEMORY).refresh(lambda done, of: seen.append((done, of)))
-    assert seen == [(1, 2), (2, 2)]
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_what_is_left_out_is_counted_by_its_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contextbus.sources.documents.MAX_FILE_BYTES", 1000)
+    (folder / "code.py").write_text("x = 1")
+    (folder / "empty.md").write_text(" \n")
+    (folder / "image.txt").write_bytes(b"\0\1")
+    (folder / "large.md").write_text("words " * 1000)
+    (folder / "closed.md").write_text("words")
+    (folder / "closed.md").chmod(0)
+    closed = not os.access(folder / "closed.md", os.R_OK)  # a superuser reads everything
+    for _ in range(2):
+        done = RagIndex(folder, MEMORY).refresh()
+        expected = {"other ending": 1, "too large": 1, "without text": 2}
+        assert dict(done.skipped) == ({**expected, "unreadable": 1} if closed else expected)
+        assert done.files == (2 if closed else 3)
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 5])
+def test_a_refresh_that_is_stopped_leaves_an_index_that_the_next_one_completes(
+    folder: Path, tmp_path: Path, stop_at: int
+) -> None:
+    for number in range(20):
+        (folder / f"{number}.md").write_text(f"word{number} {'more ' * 50}")
+    path = tmp_path / "data" / "rag.sqlite"
+    index = RagIndex(folder, path)
+
+    def stop(done: int, _of: int) -> None:
+        if done == stop_at:
+            index.stop()
+
+    with pytest.raises(IndexStoppedError):
+        index.refresh(stop)
+    with pytest.raises(IndexStoppedError):
+        index.refresh()
+    index.close()
+    again = RagIndex(folder, path)
+    assert again.refresh().files == 22
+    assert find(again, "word7") == ["7.md#0"]
+    again.close()
+
+
+def test_a_stop_between_two_chunks_takes_the_whole_batch_back(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = RagIndex(folder, tmp_path / "data" / "rag.sqlite")
+    calls: list[str] = []
+
+    def stopping(text: str) -> str:
+        calls.append(text)
+        index.stop()
+        return spread(text)
+
+    monkeypatch.setattr("contextbus.sources.rag_index.spread", stopping)
+    with pytest.raises(IndexStoppedError):
+        index.refresh()
+    assert len(calls) == 2  # the heading and the body of one chunk
+    assert find(index, "tea") == find(index, "card") == []
+    index.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [("Straße".encode("cp1252"), "Straße"), (b"caf\xe9 \x81", "café"), ("Straße".encode("utf-8-sig"), "Straße")],
+)
+def test_a_text_in_an_older_encoding_is_read(tmp_path: Path, data: bytes, word: str) -> None:
+    (tmp_path / "old.txt").write_bytes(data)
+    index = RagIndex(tmp_path, MEMORY)
+    index.refresh()
+    (hit,) = index.search(word, 1)
+    assert word in hit.text
+    assert "\ufffd" not in hit.text
 
 
 def test_threads_search_while_others_index(index: RagIndex, folder: Path) -> None:

@@ -76,6 +76,18 @@ async def test_a_worker_answers_queries(bus: Bus, tenant: str, ask: Ask) -> None
         assert (offered.token, offered.candidates[0].text) == (query.token, "about tea")
 
 
+@pytest.mark.rule("D.W.2")
+async def test_what_a_source_raised_is_told_in_its_own_process_only(bus: Bus, tenant: str, ask: Ask) -> None:
+    seen: list[str] = []
+    told = Worker(bus, tenant, DOCS, on_error=lambda query, exc: seen.append(f"{query.source}: {exc}"))
+    async with inbox(bus, tenant) as answers, told.serve():
+        send(bus, ask("raise"))
+        answer = await answers.next()
+    assert isinstance(answer, Failed)
+    assert "secret" not in repr(answer)
+    assert seen == ["docs: secret"]
+
+
 async def test_it_lives_on_whatever_comes(bus: Bus, tenant: str, ask: Ask) -> None:
     subject = subjects.query(tenant, "docs")
     async with inbox(bus, tenant) as answers, Worker(bus, tenant, DOCS).serve():

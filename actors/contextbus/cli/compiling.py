@@ -10,31 +10,27 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
-import anyio
 import anyio.to_thread
-import msgspec
 import typer
 
 from contextbus import client
 from contextbus.cli import inputs, options, report
+from contextbus.cli.debugging import VARIABLE, is_debugging, print_failure
 from contextbus.cli.failures import UsageFault
+from contextbus.cli.indexing import index_docs
 from contextbus.cli.loading import load_sources
-from contextbus.cli.models import HEURISTICS, Target, choose_estimator, choose_model, target_of
-from contextbus.cli.output import print_json, show_progress, stderr, stdout, warn
+from contextbus.cli.models import HEURISTICS, Target, choose_estimator, choose_model
+from contextbus.cli.output import called, note, print_json, show_progress, stderr, stdout, warn
 from contextbus.cli.running import run
 from contextbus.cli.serving import find_actors
-from contextbus.client import CompiledStep, ContextBus, Run
+from contextbus.cli.steps import Compiled, Documents, Job, Opened, Previous, Settings, compile_job, remember
 from contextbus.core.importers import Conversation
 from contextbus.runtime.tokenizers import TOKENIZER_NAMES
 from contextbus.sources.interface import Source
-from contextbus.sources.rag import FolderSource
 from contextbus_protocol.subjects import LONGEST_NAME
-from contextbus_protocol.values import EstimatorSpec, Model, Scope, SourceSpec
-from contextbus_protocol.working_memory import WorkingMemorySnapshot
-
-STEP_SECONDS: Final = 15.0
+from contextbus_protocol.values import SourceSpec
 
 
 class Actors(enum.StrEnum):
@@ -42,33 +38,6 @@ class Actors(enum.StrEnum):
 
     local = "local"
     remote = "remote"
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How conversations are compiled."""
-
-    place: options.Place
-    actors: Literal["local", "remote"]
-    target: str
-    model: Model
-    scope: Scope
-    budget: dict[str, object]
-    estimator: EstimatorSpec
-    docs: tuple[Path, ...]
-    workers: tuple[Path, ...]
-    memory: bool
-    elsewhere: tuple[SourceSpec, ...]
-    memories: tuple[inputs.MemoryLine, ...]
-    working_memory: inputs.WorkingMemoryFile | WorkingMemorySnapshot | None
-
-
-class Compiled(msgspec.Struct, frozen=True):
-    """A step, its payload, and what the user should know about how it came to be."""
-
-    step: CompiledStep
-    payload: bytes
-    notes: tuple[str, ...]
-    durability: str
 
 
 def register(app: typer.Typer) -> None:
@@ -99,7 +68,8 @@ def compile_file(
         Target | None, typer.Option(help="Whose API the payload is for; by default the model's, else the file's.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="PROVIDER/ID", help="The model that will be called; by default the target's.")
+        str | None,
+        typer.Option(metavar="PROVIDER/ID", help="The model that will be called; by default the file's."),
     ] = None,
     context_window: Annotated[int | None, typer.Option(min=1, metavar="TOKENS", help="What the model takes.")] = None,
     max_output_tokens: Annotated[
@@ -119,6 +89,14 @@ def compile_file(
     ] = None,
     run_id: Annotated[
         str | None, typer.Option("--run", metavar="ID", help="The run; a new one without it. With --all a prefix.")
+    ] = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Ask the sources again with this step.")] = False,
+    previous: Annotated[
+        Previous | None,
+        typer.Option(
+            help="How the model call of the run's last step went; by default it succeeded if the file goes on with "
+            "its answer."
+        ),
     ] = None,
     scope: options.ScopeFields = None,
     conversation: Annotated[
@@ -155,44 +133,54 @@ def compile_file(
             raise UsageFault("--all compiles every conversation; leave out --conversation")
         if str(output) == "-" and (as_json or every):
             raise UsageFault("--output - prints one payload; leave out --json and --all, or name a file")
-        conversations, provider = await anyio.to_thread.run_sync(inputs.read_conversation_file, file)
-        chosen = conversations if every else (inputs.choose_conversation(file, conversations, conversation),)
-        called = choose_model(target, model, context_window, max_output_tokens, Target(provider))
+        read = await anyio.to_thread.run_sync(inputs.read_conversation_file, file)
+        chosen: Sequence[int] = range(len(read.conversations))
+        if not every:
+            chosen = (inputs.choose_conversation(file, read.conversations, conversation),)
+        provider = Target(read.provider)
+        jobs = [
+            Job(
+                read.conversations[index],
+                choose_model(target, model, context_window, max_output_tokens, provider, read.written[index]),
+            )
+            for index in chosen
+        ]
+        if not every:
+            await anyio.to_thread.run_sync(_check_output, output)
+        await inputs.check_docs(docs or ())
         settings = Settings(
             place=options.find_place(data, nats, tenant, replicas),
             actors=actors.value,
-            target=target.value if target is not None else target_of(called, Target(provider)),
-            model=called,
             scope=options.parse_scope(scope, options.DEFAULT_SCOPE),
             budget={} if budget is None else {"max_tokens": budget},
             estimator=await anyio.to_thread.run_sync(choose_estimator, estimator),
             docs=tuple(docs or ()),
             workers=tuple(worker or ()),
+            refresh=refresh,
+            previous=previous,
             memory=memory,
             elsewhere=options.parse_sources(source),
             memories=inputs.read_memories(memories) if memories is not None else (),
             working_memory=inputs.read_working_memory(working_memory) if working_memory is not None else None,
         )
         if every:
-            await _compile_all(chosen, settings, run_id, output, as_json=as_json)
+            await _compile_all(jobs, settings, run_id, output, as_json=as_json)
         else:
-            await _compile_one(chosen[0], settings, run_id, output or Path("payload.json"), as_json=as_json)
+            await _compile_one(jobs[0], settings, run_id, output or Path("payload.json"), as_json=as_json)
 
     run(work, as_json=as_json)
 
 
-async def _compile_one(
-    conversation: Conversation, settings: Settings, run_id: str | None, output: Path, *, as_json: bool
-) -> None:
-    async with _open(settings) as (bus, sources):
-        compiled = await _compile(bus, sources, conversation, settings, run_id)
+async def _compile_one(job: Job, settings: Settings, run_id: str | None, output: Path, *, as_json: bool) -> None:
+    async with _open(settings) as opened:
+        compiled = await compile_job(opened, job, settings, run_id or _new_run())
     to_stdout = str(output) == "-"
     if to_stdout:
         sys.stdout.write(compiled.payload.decode() + "\n")
     else:
         _write(output, compiled.payload)
     if as_json:
-        print_json(_as_fields(compiled, settings, str(output)))
+        print_json(_as_fields(compiled, opened, job, settings, str(output)))
     else:
         step, where = compiled.step, _where(settings.place)
         shown = "standard output" if to_stdout else str(output)
@@ -202,59 +190,66 @@ async def _compile_one(
             scope=settings.scope,
             estimator=settings.estimator,
             durability=compiled.durability,
-            payload=f"{shown} ({len(compiled.payload):,} bytes, for {settings.target})",
+            payload=f"{shown} ({len(compiled.payload):,} bytes, for {job.choice.target})",
+            query=compiled.query,
+            repairs=compiled.repairs,
+            documents=[d.line for d in opened.documents],
             notes=(
                 *compiled.notes,
-                f"replay it:  contextbus replay {shlex.quote(step.run)}{where}",
-                f"verify it:  contextbus verify {shlex.quote(step.run)}{where}",
+                f"replay it:  {called()} replay {shlex.quote(step.run)}{where}",
+                f"verify it:  {called()} verify {shlex.quote(step.run)}{where}",
             ),
         )
     _warn(compiled)
 
 
 async def _compile_all(
-    conversations: Sequence[Conversation], settings: Settings, prefix: str | None, output: Path | None, *, as_json: bool
+    jobs: Sequence[Job], settings: Settings, prefix: str | None, output: Path | None, *, as_json: bool
 ) -> None:
     if output is not None:
         await anyio.to_thread.run_sync(_make_folder, output)
     prefix = prefix or _new_run()
     done = 0
-    async with _open(settings) as (bus, sources):
+    async with _open(settings) as opened:
         with show_progress() as progress:
-            task = progress.add_task("compile", total=len(conversations))
-            for index, conversation in enumerate(conversations):
-                name = _name(prefix, conversation, index)
-                compiled = await _compile(bus, sources, conversation, settings, name)
+            task = progress.add_task("compile", total=len(jobs))
+            for index, job in enumerate(jobs):
+                name = _name(prefix, job.conversation, index)
+                compiled = await compile_job(opened, job, settings, name)
                 path = None
                 if output is not None:
                     path = output / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.json"
                     _write(path, compiled.payload)
                 if as_json:
-                    print_json(_as_fields(compiled, settings, None if path is None else str(path)))
+                    print_json(_as_fields(compiled, opened, job, settings, None if path is None else str(path)))
                 else:
                     progress.console.file.flush()
-                    stdout().print(_line(compiled, len(conversation.messages)), soft_wrap=True)
+                    stdout().print(_line(compiled, len(job.conversation.messages)), soft_wrap=True)
                 _warn(compiled)
                 done += 1
                 progress.advance(task)
     if not as_json:
         where = _where(settings.place)
-        stdout().print(f"{done} runs compiled; check them:  contextbus verify --all{where}", soft_wrap=True)
+        stdout().print(f"{done} runs compiled; check them:  {called()} verify --all{where}", soft_wrap=True)
 
 
 @asynccontextmanager
-async def _open(settings: Settings) -> AsyncGenerator[tuple[ContextBus, tuple[SourceSpec, ...]]]:
+async def _open(settings: Settings) -> AsyncGenerator[Opened]:
     """A bus with the sources of this process, and every source that a run asks."""
     place = settings.place
     if settings.actors == "remote":
         await find_actors(place)
     async with AsyncExitStack() as stack:
         own: list[Source] = []
+        documents: list[Documents] = []
         names = inputs.name_docs(len(settings.docs))
         for path, name in zip(settings.docs, names, strict=True):
-            docs = await _index(path, name, place)
+            docs, done = await index_docs(path, name, place)
             stack.push_async_callback(docs.aclose)
             own.append(docs)
+            documents.append(Documents(name, path, done))
+            if not done.chunks:
+                warn(f"{path} holds documents, but no text in them: {documents[-1].line}")
         for path in settings.workers:
             own += await anyio.to_thread.run_sync(load_sources, path)
         tokenizers = (settings.estimator.name,) if settings.estimator.kind == "tokenizer" else ()
@@ -273,72 +268,8 @@ async def _open(settings: Settings) -> AsyncGenerator[tuple[ContextBus, tuple[So
         specs += [s for s in settings.elsewhere if all(s.id != o.id for o in own)]
         if settings.memory and all(s.id != "memory" for s in specs):
             specs.insert(0, SourceSpec("memory", "memory"))
-        await _remember(bus, settings)
-        yield bus, tuple(specs)
-
-
-async def _index(path: Path, name: str, place: options.Place) -> FolderSource:
-    with show_progress() as progress:
-        task = progress.add_task(f"index {path}", total=None)
-
-        def advance(done: int, of: int) -> None:
-            progress.update(task, completed=done, total=of)
-
-        docs = await anyio.to_thread.run_sync(
-            lambda: inputs.open_docs(path, source_id=name, data=place.folder, progress=advance)
-        )
-        await docs.refresh()
-    return docs
-
-
-async def _remember(bus: ContextBus, settings: Settings) -> None:
-    if not settings.memories:
-        return
-    with show_progress() as progress:
-        for memory in progress.track(settings.memories, description="remember"):
-            await bus.memories.remember(
-                memory.text,
-                scope=settings.scope,
-                record_id=memory.id,
-                origin=memory.origin,
-                message_id=inputs.message_id(memory),
-            )
-
-
-async def _compile(
-    bus: ContextBus,
-    sources: tuple[SourceSpec, ...],
-    conversation: Conversation,
-    settings: Settings,
-    run_id: str | None,
-) -> Compiled:
-    held = await bus.run(
-        run_id or _new_run(),
-        scope=settings.scope,
-        sources=sources,
-        budget=settings.budget,
-        estimator=settings.estimator,
-    )
-    notes = await _set_working_memory(held, settings)
-    step = await held.before_model_call(
-        conversation.messages, model=settings.model, tools=conversation.tools, seconds=STEP_SECONDS
-    )
-    return Compiled(step, step.payload(settings.target).json(), notes, step.durability or bus.durability)
-
-
-async def _set_working_memory(held: Run, settings: Settings) -> tuple[str, ...]:
-    given = settings.working_memory
-    if given is None:
-        return ()
-    if await held.working_memory.read() is not None:
-        return ("the run has a working memory already; --working-memory changed nothing",)
-    if isinstance(given, WorkingMemorySnapshot):
-        await held.working_memory.create(snapshot=given)
-    else:
-        await held.working_memory.create(
-            goal=given.goal, constraints=given.constraints, tasks=given.tasks, goal_ref=given.goal_ref
-        )
-    return ()
+        await remember(bus, settings)
+        yield Opened(bus, tuple(specs), tuple(documents))
 
 
 def _new_run() -> str:
@@ -349,6 +280,16 @@ def _name(prefix: str, conversation: Conversation, index: int) -> str:
     name = re.sub(r"[^A-Za-z0-9_-]", "-", conversation.id or str(index))
     whole = f"{prefix}-{name}"
     return whole if len(whole) <= LONGEST_NAME else f"{prefix}-{index}"
+
+
+def _check_output(path: Path | None) -> None:
+    """Refuse what cannot be written before a step is stored for it."""
+    if path is None or str(path) == "-":
+        return
+    if path.is_dir():
+        raise UsageFault(f"{path} is a folder; name a file with --output, for example {path / 'payload.json'}")
+    if not path.parent.is_dir():
+        raise UsageFault(f"there is no folder {path.parent}; make it first, or name another file with --output")
 
 
 def _write(path: Path, payload: bytes) -> None:
@@ -375,9 +316,14 @@ def _where(place: options.Place) -> str:
 
 
 def _warn(compiled: Compiled) -> None:
-    for warning in compiled.step.warnings:
+    for warning in compiled.warnings:
         about = f" {warning.source}" if warning.source else ""
         warn(f"{warning.code}{about}" + (f": {warning.error}" if warning.error else ""))
+    for source, error in compiled.failures:
+        if is_debugging():
+            print_failure(source, error)
+        else:
+            note(f"{VARIABLE}=1 shows what source {source} raised")
 
 
 def _line(compiled: Compiled, messages: int) -> str:
@@ -391,7 +337,7 @@ def _line(compiled: Compiled, messages: int) -> str:
     )
 
 
-def _as_fields(compiled: Compiled, settings: Settings, path: str | None) -> dict[str, object]:
+def _as_fields(compiled: Compiled, opened: Opened, job: Job, settings: Settings, path: str | None) -> dict[str, object]:
     step = compiled.step
     return {
         "run": step.run,
@@ -401,13 +347,16 @@ def _as_fields(compiled: Compiled, settings: Settings, path: str | None) -> dict
         "package": step.reference,
         "durability": compiled.durability,
         "stored": step.stored,
-        "target": settings.target,
+        "target": job.choice.target,
         "model": inputs.as_fields(step.model),
         "scope": inputs.as_fields(settings.scope),
         "tokens": report.tokens_by_kind(step.manifest),
         "blocks": report.count_blocks(step, settings.estimator),
         "manifest": inputs.as_fields(step.manifest),
-        "warnings": [inputs.as_fields(w) for w in step.warnings],
+        "query": compiled.query,
+        "repairs": compiled.repairs,
+        "documents": [d.as_fields() for d in opened.documents],
+        "warnings": [inputs.as_fields(w) for w in compiled.warnings],
         "notes": compiled.notes,
         "payload": path,
         "payloadBytes": len(compiled.payload),

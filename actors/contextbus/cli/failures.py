@@ -10,7 +10,7 @@ from typing import Final, cast
 import msgspec
 from rich.text import Text
 
-from contextbus.cli.output import stderr
+from contextbus.cli.output import called, stderr
 from contextbus.core.run import ChainBrokenError
 from contextbus.runtime.connection_errors import DisconnectedError, NoRespondersError
 from contextbus.runtime.datafolder import DataFolderError
@@ -94,9 +94,9 @@ def describe(error: BaseException) -> Failure:
 def _unreachable(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, BusyError):
-        return "nobody serves this here: start the actors with `contextbus up`, or leave out --actors remote"
+        return f"nobody serves this here: start the actors with `{called()} up`, or leave out --actors remote"
     if isinstance(error, DisconnectedError):
-        return f"the server cannot be reached: {text}; check the URL and its user, or see `contextbus doctor`"
+        return f"the server cannot be reached: {text}; check the URL and its user, or see `{called()} doctor`"
     return text
 
 

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import json
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
+import anyio.to_thread
 import msgspec
 
 from contextbus.cli.failures import UsageFault
+from contextbus.cli.models import Written
 from contextbus.core.importers import Conversation, Provider, detect, read_conversations
 from contextbus.runtime.datafolder import PRIVATE_FOLDER
-from contextbus.sources.documents import DEFAULT_PATTERNS
+from contextbus.sources.documents import DEFAULT_PATTERNS, MAX_FILE_BYTES, has_files
 from contextbus.sources.rag import FolderSource
 from contextbus.sources.rag_index import Progress
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.values import Value
+from contextbus_protocol.values import Scope, Value
 from contextbus_protocol.working_memory import TasksInput, WorkingMemorySnapshot
 
 LONGEST_BYTES: Final = 256 * 1024 * 1024
 DOCS_ID: Final = "docs"
+ENDINGS: Final = ", ".join(pattern.removeprefix("*") for pattern in DEFAULT_PATTERNS)
+_MAX_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_MEMORY_FORM: Final = (
+    '{"goal": "…", "constraints": ["…"], "tasks": {"list": {"goal": "…", "tasks": '
+    '[{"id": "…", "title": "…", "status": "pending"}]}, "activeTaskId": "…"}}, or a snapshot'
+)
 
 T = TypeVar("T")
 
@@ -64,8 +75,16 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def read_conversation_file(path: Path) -> tuple[tuple[Conversation, ...], Provider]:
-    """Every conversation of a file, and which provider's form it has.
+class ConversationFile(msgspec.Struct, frozen=True):
+    """The conversations of a file, what it says of the call of each, and which provider's form it has."""
+
+    conversations: tuple[Conversation, ...]
+    written: tuple[Written, ...]
+    provider: Provider
+
+
+def read_conversation_file(path: Path) -> ConversationFile:
+    """Every conversation of a file.
 
     Raises:
         UsageFault: it cannot be read; the message names the file and the place in it.
@@ -78,27 +97,49 @@ def read_conversation_file(path: Path) -> tuple[tuple[Conversation, ...], Provid
     for number, conversation in enumerate(conversations):
         if not conversation.messages:
             raise UsageFault(f"{path}: conversation {number} holds no messages")
-    return conversations, provider
+    return ConversationFile(conversations, _read_written(data, len(conversations)), provider)
 
 
-def choose_conversation(path: Path, conversations: tuple[Conversation, ...], wanted: str | None) -> Conversation:
-    """The one conversation that is meant, by id or by its index from 0.
+def _read_written(data: bytes, count: int) -> tuple[Written, ...]:
+    """What a file that could be read says of its calls; nothing where that is no member beside the messages."""
+    text = data.decode("utf-8-sig", "replace")
+    values: list[object]
+    try:
+        value = json.loads(text)
+        values = cast("list[object]", value) if isinstance(value, list) else [value]
+    except ValueError:
+        values = [json.loads(line) for line in text.split("\n") if line.strip()]
+    if len(values) != count:
+        return (Written(),) * count
+    return tuple(_written_in(value) for value in values)
+
+
+def _written_in(value: object) -> Written:
+    fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    model = fields.get("model")
+    counts = [fields.get(name) for name in _MAX_TOKENS]
+    most = next((count for count in counts if type(count) is int and count > 0), None)
+    return Written(model if isinstance(model, str) and model.strip("/ ") else None, most)
+
+
+def choose_conversation(path: Path, conversations: tuple[Conversation, ...], wanted: str | None) -> int:
+    """The index of the one conversation that is meant, by id or by its index from 0.
 
     Raises:
         UsageFault: there is no such conversation, or the file holds several and none is named.
     """
     if wanted is None:
         if len(conversations) == 1:
-            return conversations[0]
+            return 0
         raise UsageFault(
             f"{path} holds {len(conversations)} conversations; pick one with --conversation ID "
             f"or 0 to {len(conversations) - 1}, or compile all of them with --all"
         )
-    for conversation in conversations:
+    for index, conversation in enumerate(conversations):
         if conversation.id == wanted:
-            return conversation
+            return index
     if wanted.isdecimal() and int(wanted) < len(conversations):
-        return conversations[int(wanted)]
+        return int(wanted)
     raise UsageFault(f"{path} has no conversation {wanted!r}; give an id in it, or 0 to {len(conversations) - 1}")
 
 
@@ -123,9 +164,9 @@ def read_memories(path: Path) -> tuple[MemoryLine, ...]:
     return tuple(lines)
 
 
-def message_id(memory: MemoryLine) -> str:
-    """The id under which a record is remembered: the same text is remembered once."""
-    content = json.dumps([memory.id, memory.text, memory.origin], ensure_ascii=False)
+def message_id(memory: MemoryLine, scope: Scope) -> str:
+    """The id under which a record is remembered: the same text is remembered once for a scope."""
+    content = json.dumps([memory.id, memory.text, memory.origin, as_fields(scope)], ensure_ascii=False)
     return f"cli-{hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
@@ -146,7 +187,7 @@ def _decode(path: Path, data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-        raise UsageFault(f"{path}: {exc}") from None
+        raise UsageFault(f"{path}: {exc}; expected {_MEMORY_FORM}") from None
 
 
 def name_docs(count: int, first: str = DOCS_ID) -> tuple[str, ...]:
@@ -154,16 +195,47 @@ def name_docs(count: int, first: str = DOCS_ID) -> tuple[str, ...]:
     return tuple(first if number == 1 else f"{first}-{number}" for number in range(1, count + 1))
 
 
+async def check_docs(paths: Sequence[Path]) -> None:
+    """Make sure that there is something to index, before anything is started for it.
+
+    Raises:
+        UsageFault: there is nothing at a path, or no document.
+    """
+    ended = threading.Event()
+
+    def check() -> None:
+        if ended.is_set():
+            raise InterruptedError
+
+    try:
+        for path in paths:
+            await anyio.to_thread.run_sync(_check_docs, path, check)
+    finally:
+        ended.set()  # a large folder must not be looked through for a command that was ended
+
+
+def _check_docs(path: Path, check: Callable[[], None]) -> None:
+    if not path.exists():
+        raise UsageFault(f"there are no documents at {path}; check the path given to --docs")
+    if path.is_dir():
+        if not has_files(path, check=check):
+            raise UsageFault(
+                f"{path} holds no documents: give --docs a folder with files of {ENDINGS} "
+                f"(up to {MAX_FILE_BYTES // 1024 // 1024} MiB each; hidden files and links do not count)"
+            )
+    elif not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in DEFAULT_PATTERNS):
+        raise UsageFault(f"{path} is no document: give --docs a folder, or a file of {ENDINGS}")
+    elif not has_files(path.parent, (f"/{glob.escape(path.name)}",)):
+        raise UsageFault(
+            f"{path} cannot be taken: it is hidden, a link, or larger than {MAX_FILE_BYTES // 1024 // 1024} MiB; "
+            "name the file itself, or split it"
+        )
+
+
 def open_docs(
     path: Path, *, source_id: str, data: Path, required: bool = False, progress: Progress | None = None
 ) -> FolderSource:
-    """A source of a folder of documents, or of one JSON Lines file; its index is kept for the next time.
-
-    Raises:
-        UsageFault: there is nothing at the path.
-    """
-    if not path.exists():
-        raise UsageFault(f"there are no documents at {path}; check the path given to --docs")
+    """A source of a folder of documents, or of one file of them; its index is kept for the next time."""
     folder, patterns = (path, DEFAULT_PATTERNS) if path.is_dir() else (path.parent, (f"/{glob.escape(path.name)}",))
     # Another folder under the same id, here or in another process, must not throw this index away.
     place = data / "indexes" / hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()[:12]

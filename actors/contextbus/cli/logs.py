@@ -14,7 +14,7 @@ from rich.text import Text
 from contextbus import client
 from contextbus.cli import inputs, options
 from contextbus.cli.failures import FAILED, OK, NoServerError, UsageFault
-from contextbus.cli.output import note, print_json, show_progress, stdout
+from contextbus.cli.output import called, note, print_json, show_progress, stdout
 from contextbus.cli.running import run
 from contextbus.client import ContextBus
 from contextbus.core.memory_run import MemoryState
@@ -79,7 +79,7 @@ def list_runs(
             )
             return
         if not runs:
-            note("no runs yet; compile one with `contextbus compile FILE`")
+            note(f"no runs yet; compile one with `{called()} compile FILE`")
             return
         table = _table("run", "commits", "steps", "last step", "scope")
         for r in runs:
@@ -101,6 +101,9 @@ def replay(
     as_json: options.Json = False,
 ) -> None:
     """Rebuild every state of a run from its log alone, and print a line for each commit.
+
+    "placed" counts the entries of blocks that stay in the history. "+n open" are those of a step whose model call was
+    not reported yet: its block joins the history once it is reported as succeeded.
 
     --json prints the whole state after every commit; with --state only the last one.
     """
@@ -130,7 +133,7 @@ def replay(
                 "" if step is None else str(step.step),
                 step.refresh if isinstance(step, StepCompiled) else "",
                 str(step.pass_) if isinstance(step, StepCompiled) else "",
-                str(len(after.placed)),
+                _placed(after),
                 str(after.history.count),
             )
         stdout().print(table)
@@ -199,7 +202,7 @@ async def read_log(bus: ContextBus, run_id: str) -> RunLog:
     """
     log = await bus.log(run_id)
     if not log.commits and not log.memory:
-        raise NotFoundError(f"the log has no run {run_id!r}; see `contextbus runs`")
+        raise NotFoundError(f"the log has no run {run_id!r}; see `{called()} runs`")
     return log
 
 
@@ -212,6 +215,16 @@ def _table(*titles: str) -> Table:
 
 def _events(logged: LoggedCommit) -> list[str]:
     return [e.name if isinstance(e, UnknownEvent) else str(e.__struct_config__.tag) for e in logged.commit.events]
+
+
+def _count_open(state: RunState) -> int:
+    """Entries of the block of a step whose model call is not reported yet."""
+    return len(state.last.entries) if state.last is not None and state.last.status == "open" else 0
+
+
+def _placed(state: RunState) -> str:
+    count = _count_open(state)
+    return f"{len(state.placed)} +{count} open" if count else str(len(state.placed))
 
 
 def _step_of(logged: LoggedCommit) -> StepCompiled | StepFailed | None:
@@ -228,6 +241,7 @@ def _commit_fields(logged: LoggedCommit, state: RunState) -> dict[str, object]:
         "refresh": step.refresh if isinstance(step, StepCompiled) else None,
         "pass": step.pass_ if isinstance(step, StepCompiled) else None,
         "placed": len(state.placed),
+        "open": _count_open(state),
         "history": state.history.count,
         "state": inputs.as_fields(state),
     }

@@ -22,6 +22,41 @@ class Target(enum.StrEnum):
     openai = "openai"
 
 
+class Written(msgspec.Struct, frozen=True):
+    """What a conversation's file says of the call: the model and the most tokens of its answer."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The model that will be called, whose API the payload is for, and what the user should know about them."""
+
+    model: Model
+    target: str
+    notes: tuple[str, ...] = ()
+
+
+_LIMITS: Final = (
+    # Beginnings of model ids: context window and longest answer, in tokens.  The longest that fits counts.
+    ("claude-", 200_000, 64_000),
+    ("claude-opus-4-1", 200_000, 32_000),
+    ("claude-opus-4-2025", 200_000, 32_000),
+    ("claude-3", 200_000, 4_096),
+    ("claude-3-5", 200_000, 8_192),
+    ("claude-3-7", 200_000, 64_000),
+    ("gpt-5", 400_000, 128_000),
+    ("gpt-4.1", 1_047_576, 32_768),
+    ("gpt-4o", 128_000, 16_384),
+    ("chatgpt-4o", 128_000, 16_384),
+    ("gpt-4-turbo", 128_000, 4_096),
+    ("gpt-3.5-turbo", 16_385, 4_096),
+    ("o1", 200_000, 100_000),
+    ("o3", 200_000, 100_000),
+    ("o4-mini", 200_000, 100_000),
+)
+_ASSUMED: Final = (128_000, 8_000)
+_OPENAI: Final = ("gpt-", "chatgpt-", "o1", "o3", "o4")
 _MODELS: Final = {
     Target.anthropic: Model("anthropic", "claude-opus-4-6", 200_000, 8_000),
     Target.openai: Model("openai", "gpt-5", 400_000, 16_000),
@@ -29,20 +64,41 @@ _MODELS: Final = {
 
 
 def choose_model(
-    target: Target | None, name: str | None, window: int | None, output: int | None, provider: Target
-) -> Model:
-    """The model that is meant: the named one, else the usual one of the target or of the file's provider.
+    target: Target | None,
+    name: str | None,
+    window: int | None,
+    output: int | None,
+    provider: Target,
+    written: Written | None = None,
+) -> Choice:
+    """The model that is meant: the named one, else the file's, else the usual one of the target or of the provider.
+
+    Args:
+        target: whose API the payload is for, if that is said.
+        name: ``PROVIDER/ID``, if a model is named.
+        window: its context window in tokens, if that is said.
+        output: the most tokens of its answer, if that is said.
+        provider: whose form the file has.
+        written: what the file says of the call; a named model takes the place of it.
 
     Raises:
         UsageFault: the name is none, or the answer leaves no room for a request.
     """
-    model = _MODELS[target or provider]
+    model, known = _MODELS[target or provider], True
     if name is not None:
         first, found, model_id = name.partition("/")
         if not found or not first or not model_id:
             raise UsageFault(f"--model {name!r}: write PROVIDER/ID, for example anthropic/claude-opus-4-6")
-        known = next((m for m in _MODELS.values() if m.provider == first), _MODELS[Target.anthropic])
-        model = msgspec.structs.replace(known, provider=first, model_id=model_id)
+        model, known = _find_model(first, model_id)
+    elif written is not None and written.model is not None:
+        model, known = _find_model(*_split_name(written.model, provider))
+    notes: tuple[str, ...] = ()
+    if not known and (window is None or output is None):
+        assumed = model.context_window if window is None else window
+        unknown = f"{model.provider}/{model.model_id} is not known: context window assumed ({assumed:,})"
+        notes = (f"{unknown}; give --context-window and --max-output-tokens",)
+    if output is None and name is None and written is not None:
+        output = written.max_tokens
     if window is not None:
         model = msgspec.structs.replace(model, context_window=window)
     if output is not None:
@@ -52,10 +108,28 @@ def choose_model(
             f"{model.max_output_tokens} output tokens leave no room in a context window of {model.context_window}; "
             "give --context-window and --max-output-tokens that fit"
         )
-    return model
+    return Choice(model, target.value if target is not None else _target_of(model, provider), notes)
 
 
-def target_of(model: Model, provider: Target) -> str:
+def _find_model(provider: str, model_id: str) -> tuple[Model, bool]:
+    """The model with its limits, and whether they are known."""
+    fitting = [limits for limits in _LIMITS if model_id.startswith(limits[0])]
+    if not fitting:
+        return Model(provider, model_id, *_ASSUMED), False
+    _, window, output = max(fitting, key=lambda limits: len(limits[0]))
+    return Model(provider, model_id, window, output), True
+
+
+def _split_name(name: str, provider: Target) -> tuple[str, str]:
+    first, found, rest = name.partition("/")
+    if found and first and rest:
+        return first, rest
+    if name.startswith("claude-"):
+        return Target.anthropic.value, name
+    return (Target.openai if name.startswith(_OPENAI) else provider).value, name
+
+
+def _target_of(model: Model, provider: Target) -> str:
     """The target of a model, or that of the file's provider where the model's has none of its own."""
     return model.provider if model.provider in (t.value for t in Target) else provider.value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -61,7 +62,14 @@ ScopeFields = Annotated[
 ]
 Docs = Annotated[
     list[Path] | None,
-    typer.Option("--docs", metavar="FOLDER", help="A folder of documents, or a JSON Lines file of {id, title, text}."),
+    typer.Option(
+        "--docs",
+        metavar="FOLDER",
+        help=(
+            "A folder of documents (.md, .markdown, .txt, .rst, and .jsonl with lines of {id, title, text}), or one "
+            "such file; other files are skipped and counted."
+        ),
+    ),
 ]
 
 
@@ -80,6 +88,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
             return self.data
         servers = ",".join(re.sub(r"^.*@", "", url.split("://")[-1]) for url in self.nats.split(","))
         return self.data / "servers" / hashlib.sha256(servers.encode()).hexdigest()[:12]
+
+    @property
+    def options(self) -> str:
+        """The options that name it, without credentials."""
+        named = f"--data {shlex.quote(str(self.data))}"
+        if self.nats is not None:
+            named = f"--nats {shlex.quote(hide_credentials(self.nats))}"
+        return named if self.tenant == "default" else f"{named} --tenant {shlex.quote(self.tenant)}"
 
     @property
     def shown(self) -> str:

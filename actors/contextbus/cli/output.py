@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, TextIO
 
 import msgspec
@@ -14,6 +17,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 PIPE_COLUMNS: Final = 120
+COMMAND: Final = "contextbus"
+
+
+def called() -> str:
+    """How this command was called, so that a hint can be pasted: by name if a shell would find it, else by path."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m contextbus"
+    if program.stem != COMMAND or shutil.which(COMMAND) is not None:
+        return COMMAND
+    return shlex.quote(sys.argv[0])
 
 
 def stdout() -> Console:

@@ -16,7 +16,7 @@ from rich.text import Text
 from contextbus import client
 from contextbus.cli import inputs, options
 from contextbus.cli.failures import UsageFault
-from contextbus.cli.output import note, print_json, show_progress, stdout
+from contextbus.cli.output import called, note, print_json, show_progress, stdout
 from contextbus.cli.running import run
 from contextbus.client import ContextBus
 
@@ -58,7 +58,10 @@ def remember(
     tenant: options.Tenant = "default",
     as_json: options.Json = False,
 ) -> None:
-    """Store a memory record, or a new revision of one. With --nats a memory worker must run."""
+    """Store a memory record, or a new revision of one. With --nats a memory worker must run.
+
+    A text that is said twice of one scope is one record; with --id every call makes a new revision.
+    """
 
     async def work() -> None:
         place = options.find_place(data, nats, tenant)
@@ -75,8 +78,8 @@ def remember(
                         record_id=line.id,
                         origin=line.origin,
                         source=source,
-                        # Saying it twice makes two records, a file read twice does not.
-                        message_id=uuid.uuid4().hex if file is None else inputs.message_id(line),
+                        # Of a named record an old text may be said again after another one, and must count.
+                        message_id=uuid.uuid4().hex if record is not None else inputs.message_id(line, whose),
                     )
                     if as_json:
                         print_json({"id": stored.record_id, "revision": stored.revision, "sequence": stored.sequence})
@@ -108,7 +111,8 @@ def forget(
         if as_json:
             print_json({"id": gone.record_id, "revisions": gone.revisions, "packagesRedacted": False})
         else:
-            stdout().print(f"{gone.record_id} is forgotten, {gone.revisions} revisions erased", soft_wrap=True)
+            revisions = f"{gone.revisions} revision{'' if gone.revisions == 1 else 's'}"
+            stdout().print(f"{gone.record_id} is forgotten, {revisions} erased", soft_wrap=True)
         note("packages that quoted it keep their copy until redaction is there")
 
     run(work, as_json=as_json)
@@ -134,7 +138,7 @@ def list_memories(
             print_json([inputs.as_fields(r) for r in listed.records])
             return
         if not listed.records:
-            note(f"no records of {options.show_scope(whose)}; store one with `contextbus remember`")
+            note(f"no records of {options.show_scope(whose)}; store one with `{called()} remember`")
             return
         table = Table(box=None, padding=(0, 2, 0, 0))
         for title in ("id", "revision", "since", "text"):

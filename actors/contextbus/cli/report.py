@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -21,6 +22,7 @@ _KINDS: Final = (
     ("skills", "blue", "▞", "%"),
 )
 _BAR: Final = 60
+_LINE: Final = 100
 _REASONS: Final = {
     "ranked": "green",
     "mandatory": "green",
@@ -49,12 +51,17 @@ def show_step(
     estimator: EstimatorSpec,
     durability: str,
     payload: str,
+    query: str | None,
+    repairs: Mapping[str, int],
+    documents: Sequence[str],
     notes: tuple[str, ...],
 ) -> None:
-    """Print a step."""
+    """Print a step; ``query`` is what its sources were asked, ``repairs`` are counts by code."""
     manifest = step.manifest
     console.print(Text(f"run {step.run}   step {step.step}   for {step.model.provider}/{step.model.model_id}", "bold"))
     console.print(Text(f"scope {show_scope(scope)}   sources: {_sources(manifest)}"), soft_wrap=True)
+    if query is not None:
+        console.print(Text(f"query {_cut(query)}"), soft_wrap=True)
     console.print()
     console.print(_budget(manifest, unicode=console.encoding.lower().startswith("utf")))
     console.print()
@@ -67,12 +74,15 @@ def show_step(
         "interval": "on disk within two minutes",
         "replicated": "on a majority of the servers of the cluster",
     }.get(durability)
-    facts = (
+    facts = [
         ("log", f"sequence {step.sequence}" + (", stored before and sent again" if step.stored else "")),
         ("package", step.reference),
         ("durability", durability + (f" ({kept})" if kept else "")),
         ("payload", payload),
-    )
+        *(("documents", line) for line in documents),
+    ]
+    if repairs:
+        facts.append(("repairs", ", ".join(f"{code} x{count}" for code, count in sorted(repairs.items()))))
     grid = Table.grid(padding=(0, 2))
     for name, value in facts:
         grid.add_row(Text(name, "bold"), Text(value, overflow="fold"))
@@ -80,6 +90,11 @@ def show_step(
     for text in notes:
         console.print(Text(text), soft_wrap=True)
     console.print()
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LINE else line[: _LINE - 1] + "…"
 
 
 def _sources(manifest: ContextManifest) -> str:

@@ -16,10 +16,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from contextbus.cli import inputs, options
+from contextbus.cli import debugging, inputs, options
 from contextbus.cli.failures import UNREACHABLE, UsageFault
+from contextbus.cli.indexing import Announcer
 from contextbus.cli.loading import load_sources
-from contextbus.cli.output import print_json, stderr, stdout, warn
+from contextbus.cli.output import called, print_json, stderr, stdout, warn
 from contextbus.cli.processes import Program, Supervisor
 from contextbus.cli.running import run
 from contextbus.cli.serving import (
@@ -38,6 +39,7 @@ from contextbus.runtime.sweeping import sweeping
 from contextbus.sources.interface import Source
 from contextbus.sources.memory import DEFAULT_ID as MEMORY_ID
 from contextbus.sources.memory import memory_source
+from contextbus.sources.rag import FolderSource
 from contextbus_protocol.subjects import ActorName
 
 
@@ -87,6 +89,10 @@ Label = Annotated[
     str | None,
     typer.Option("--durability-label", metavar="TEXT", help="What acknowledgements of a server of yours rest on."),
 ]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help=f"Print what your own sources raise; so does {debugging.VARIABLE}=1."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -106,6 +112,7 @@ def up(
     durability: Annotated[Kept, typer.Option(help="When the embedded server has a message on disk.")] = Kept.fsync,
     label: Label = None,
     url_file: UrlFile = None,
+    debug: Debug = False,
     data: options.Data = options.DEFAULT_DATA,
     nats: options.Nats = None,
     tenant: options.Tenant = "default",
@@ -120,14 +127,15 @@ def up(
 
     async def work() -> int:
         place = options.find_place(data, nats, tenant, replicas)
+        await inputs.check_docs(docs or ())
         sources, programs = await anyio.to_thread.run_sync(_plan, place, docs, worker, memory, label)
         kept: Durability = durability.value
         async with open_link(place, "contextbus-up", start=True, durability=kept, label=label) as link:
             names = (*ACTORS, *sources)
             async with sweeping(PackageStore(link.journal, link.tenant)):
                 if processes:
-                    return await _supervise(place, link, programs, names, url_file, as_json=as_json)
-                async with _serve_here(place, link, docs, worker, memory=memory):
+                    return await _supervise(place, link, programs, names, url_file, debug=debug, as_json=as_json)
+                async with _serve_here(place, link, docs, worker, memory=memory, debug=debug):
                     _tell(place, link, names, {}, url_file, as_json=as_json)
                     return _lost(await wait_for_end(link))
 
@@ -168,6 +176,7 @@ def run_worker(
     source_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="The id of the built-in source; docs or memory without it.")
     ] = None,
+    debug: Debug = False,
     data: options.Data = options.DEFAULT_DATA,
     nats: options.Nats = None,
     tenant: options.Tenant = "default",
@@ -186,10 +195,14 @@ def run_worker(
         if source_id is not None and (file is not None or bool(docs) == memory):
             raise UsageFault("--id names one built-in source: give it with --docs or with --memory")
         files = [] if file is None else [file]
+        if file is not None and not await anyio.Path(file).is_file():
+            raise UsageFault(f"there is no file {file}; check the path")
+        await inputs.check_docs(docs or ())
         async with (
             open_link(place, "contextbus-worker", start=False) as link,
             _open_sources(place, link, docs, files, memory=memory, source_id=source_id) as sources,
-            serve_sources(link, sources),
+            serve_sources(link, sources, on_error=debugging.find_listener(asked=debug)),
+            _stop_first(sources),
         ):
             _tell(place, link, [s.id for s in sources], {}, None, as_json=as_json)
             return _lost(await wait_for_end(link))
@@ -199,14 +212,26 @@ def run_worker(
 
 @asynccontextmanager
 async def _serve_here(
-    place: options.Place, link: Link, docs: list[Path] | None, files: list[Path] | None, *, memory: bool
+    place: options.Place, link: Link, docs: list[Path] | None, files: list[Path] | None, *, memory: bool, debug: bool
 ) -> AsyncGenerator[None]:
     async with (
         _open_sources(place, link, docs, files, memory=memory) as sources,
-        serve_sources(link, sources),
+        serve_sources(link, sources, on_error=debugging.find_listener(asked=debug)),
         serve_actors(link, ACTORS),
+        _stop_first(sources),
     ):
         yield
+
+
+@asynccontextmanager
+async def _stop_first(sources: Sequence[Source]) -> AsyncGenerator[None]:
+    """End indexing before the workers answer what they took: a query must not wait for a whole folder then."""
+    try:
+        yield
+    finally:
+        for source in sources:
+            if isinstance(source, FolderSource):
+                source.stop()
 
 
 @asynccontextmanager
@@ -225,7 +250,7 @@ async def _open_sources(
         await anyio.to_thread.run_sync(lambda: place.folder.mkdir(mode=0o700, parents=True, exist_ok=True))
         folders = docs or []
         for path, name in zip(folders, inputs.name_docs(len(folders), source_id or inputs.DOCS_ID), strict=True):
-            folder = inputs.open_docs(path, source_id=name, data=place.folder)
+            folder = inputs.open_docs(path, source_id=name, data=place.folder, progress=Announcer(path))
             stack.push_async_callback(folder.aclose)
             sources.append(folder)
         for file in files or ():
@@ -260,8 +285,6 @@ def _plan(
     ids: list[str] = []
     folders = docs or []
     for path, name in zip(folders, inputs.name_docs(len(folders)), strict=True):
-        if not path.exists():
-            raise UsageFault(f"there are no documents at {path}; check the path given to --docs")
         ids.append(name)
         programs.append(Program(name, ("worker", "--docs", str(path), "--id", name, *common)))
     for file in files or ():
@@ -281,9 +304,12 @@ async def _supervise(
     names: Sequence[str],
     url_file: Path | None,
     *,
+    debug: bool,
     as_json: bool,
 ) -> int:
     environment = {"CONTEXTBUS_DATA": str(place.data), "CONTEXTBUS_NATS": place.nats or ""}
+    if debug:
+        environment[debugging.VARIABLE] = "1"
     supervisor = Supervisor(environment)
     reason = ""
     async with anyio.create_task_group() as tasks:
@@ -357,7 +383,7 @@ def _tell(
         if place.nats is not None:
             where, opened = f"--nats {link.url}", f'"{link.url}"'
         console.print()
-        console.print(Text(f"shell:   contextbus compile FILE --actors remote {where}"), soft_wrap=True)
+        console.print(Text(f"shell:   {called()} compile FILE --actors remote {where}"), soft_wrap=True)
         console.print(Text(f'Python:  contextbus.client.open({opened}, actors="remote")'), soft_wrap=True)
     console.print(Text("Ctrl-C ends it.", "dim"))
     console.file.flush()

@@ -18,6 +18,7 @@ from contextbus.actors.selection import Selection
 from contextbus.actors.working_memory import WorkingMemory
 from contextbus.cli.failures import NoServerError
 from contextbus.cli.options import Place, hide_credentials
+from contextbus.cli.output import called
 from contextbus.runtime import embedded, streams
 from contextbus.runtime.bus_nats import NatsBus
 from contextbus.runtime.connection import Connection, connect
@@ -29,6 +30,7 @@ from contextbus.runtime.host import Host
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.tokenizers import load_tokenizers
 from contextbus.sources.announcements import announce
+from contextbus.sources.answers import OnError
 from contextbus.sources.interface import Source
 from contextbus.sources.worker import Worker
 from contextbus_protocol import subjects
@@ -124,7 +126,7 @@ async def find_server(place: Place) -> Server:
     endpoint = await embedded.attach(place.data)
     if endpoint is None:
         raise NoServerError(
-            f"no server runs on the data folder {place.data}: start one with `contextbus up --data {place.data}`, "
+            f"no server runs on the data folder {place.data}: start one with `{called()} up {place.options}`, "
             "or name a running one with --nats URL"
         )
     return Server(DataFolder(place.data), endpoint, None)
@@ -149,8 +151,10 @@ async def serve_actors(link: Link, names: Sequence[ActorName]) -> AsyncGenerator
 
 
 @asynccontextmanager
-async def serve_sources(link: Link, sources: Sequence[Source]) -> AsyncGenerator[None]:
-    """Take the queries of sources until the block ends.
+async def serve_sources(
+    link: Link, sources: Sequence[Source], *, on_error: OnError | None = None
+) -> AsyncGenerator[None]:
+    """Take the queries of sources until the block ends; ``on_error`` is told what one of them raised.
 
     Raises:
         InvalidRequestError: a running worker of the same source is of another kind or options (D.K.23).
@@ -159,7 +163,7 @@ async def serve_sources(link: Link, sources: Sequence[Source]) -> AsyncGenerator
         for source in sources:
             shown = announce(link.connection, link.tenant, source, version=contextbus.__version__)
             service = await stack.enter_async_context(shown)
-            await stack.enter_async_context(Worker(link.bus, link.tenant, source).serve())
+            await stack.enter_async_context(Worker(link.bus, link.tenant, source, on_error=on_error).serve())
             await service.register(link.connection, ("PING", "STATS"))  # it is ready only now
         yield
 
@@ -195,8 +199,10 @@ async def find_actors(place: Place) -> None:
     async with made as connection:
         missing = await wait_until_served(connection, ACTORS, FIND_SECONDS)
     if missing:
+        up = f"{called()} up {place.options}"
+        one = f"it with `{called()} actor {missing[0]} {place.options}`, all" if len(missing) < len(ACTORS) else "all"
         raise NoServerError(
-            f"nobody runs the actor {missing[0]} at the {place.shown}: start all with `contextbus up`, or leave out "
+            f"nobody runs the actor {missing[0]} at the {place.shown}: start {one} with `{up}`, or leave out "
             "--actors remote"
         )
 

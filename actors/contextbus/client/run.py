@@ -106,6 +106,11 @@ class Run:
         """The source messages that this client knows of."""
         return tuple(self._sender.handle.history.messages())
 
+    @property
+    def state(self) -> RunState:
+        """The run as its log said when it was read last."""
+        return self._content.state
+
     async def load(self, at_least: int = 0) -> None:
         """Read the run from the log; messages that were not handed over yet stay behind what is read.
 
@@ -208,12 +213,13 @@ class Run:
         """Record how the model call of the last step went; on success its block joins the history (D.F.13, D.R.4).
 
         Raises:
-            InvalidRequestError: no step of this client is open.
+            InvalidRequestError: no step is open: none of this client, nor the last one of the log as it was read.
             StaleStepError: the run went on, or the outcome is recorded already.
             DeadlineExceededError: no answer came; report again.
         """
         step = self._open
-        if step is None:
+        number = self._open_number() if step is None else step.step
+        if number is None:
             raise InvalidRequestError("no step is open: call before_model_call first")
         succeeded = report.status == "succeeded"
         before = self._sender.handle
@@ -225,7 +231,7 @@ class Run:
             handle = self._sender.handle
             return ReportStep(
                 **self._sender.head(command, seconds),
-                step=step.step,
+                step=number,
                 status=report.status,
                 history=handle.new_messages() if handle.history.count > handle.kept else None,
                 usage=usage,
@@ -240,8 +246,16 @@ class Run:
             raise
         self._acknowledge(answer)
         self._open = None
-        if succeeded:
+        if step is None:
+            await self.load()  # the step was another client's: its block is in the log
+        elif succeeded:
             self._blocks += tuple((self._open_count, m) for m in step.messages_of("append"))
+
+    def _open_number(self) -> int | None:
+        """The log's last step, if it is open and nothing came after what was read."""
+        state = self._content.state
+        is_open = state.last is not None and state.last.status == "open" and state.sequence == self._sender.handle.seen
+        return state.last.step if is_open and state.last is not None else None
 
     async def request_refresh(self, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Ask the sources again at the next step (D.G.5).

@@ -35,7 +35,8 @@ class Handler:
     Args:
         source: The source.
         concurrency: How many queries run at once.
-        on_error: Told the exception that a source raised, in process only; its text goes no further (D.W.2).
+        on_error: Told the exception that a source raised, or what its answer lacks, in process only; the text goes
+            no further (D.W.2).
 
     Raises:
         InvalidTypeError: it is no usable source (D.K.20).
@@ -131,7 +132,14 @@ def check_answer(answer: object) -> tuple[Candidate, ...]:
     if checked is not None and all(len(c.record_id) <= LONGEST_ID for c in checked):
         return checked
     # Something is unusual: say what, or take what is only unusual.
-    return tuple(_check_candidate(item) for item in items)
+    return tuple(_check_place(place, item) for place, item in enumerate(items))
+
+
+def _check_place(place: int, item: object) -> Candidate:
+    try:
+        return _check_candidate(item)
+    except MalformedAnswerError as exc:
+        raise MalformedAnswerError(f"candidate {place}: {exc}") from None
 
 
 def _check_candidate(item: object) -> Candidate:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -28,6 +29,7 @@ _UNDERLINE_LEVELS: Final = "=-~^\"'+*#"
 _JOINERS: Final = frozenset("\u200d\ufe0e\ufe0f")
 _LONGEST_CLUSTER: Final = 32
 _LONGEST_HEADING_LINE: Final = 300
+_CHECK_EVERY: Final = 4096
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -43,26 +45,31 @@ class Chunk(msgspec.Struct, frozen=True):
     text: str
 
 
-def chunk_text(text: str, *, title: str = "", target_tokens: int = DEFAULT_TARGET_TOKENS) -> tuple[Chunk, ...]:
+def _go_on() -> None:
+    """Let the work go on."""
+
+
+def chunk_text(
+    text: str, *, title: str = "", target_tokens: int = DEFAULT_TARGET_TOKENS, check: Callable[[], None] = _go_on
+) -> tuple[Chunk, ...]:
     """Cut a text into chunks of at most ``target_tokens``, the heading line included (D.M.12).
 
     The slices cover the text without gap or overlap, but for slices of white space alone, which are left out.
     Boundaries are, best first: a heading, a paragraph, a sentence or line, a space; if there is none, between two
-    characters that do not combine.
+    characters that do not combine.  ``check`` is called again and again; what it raises ends the work.
     """
     target = max(target_tokens, SMALLEST_TARGET_TOKENS) * CHARACTERS_PER_TOKEN
     longest = min(LONGEST_HEADING, target // 3)
-    headings = _find_headings(text)
+    headings = _find_headings(text, check)
     starts = [offset for offset, _ in headings]
     breaks = (
         starts,
-        [found.end() for found in _PARAGRAPH.finditer(text)],
-        [found.end() for found in _SENTENCE.finditer(text)],
-        [found.end() for found in _SPACE.finditer(text)],
+        *(_find_ends(pattern, text, check) for pattern in (_PARAGRAPH, _SENTENCE, _SPACE)),
     )
     chunks: list[Chunk] = []
     start = 0
     while start < len(text):
+        check()
         heading = _name_place(title, headings, starts, start, longest)
         room = target - len(heading) - 1 if heading else target
         end = len(text) if len(text) - start <= room else _find_end(text, breaks, start, room)
@@ -71,6 +78,15 @@ def chunk_text(text: str, *, title: str = "", target_tokens: int = DEFAULT_TARGE
             chunks.append(Chunk(start, end, heading, f"{heading}\n{body}" if heading else body))
         start = end
     return tuple(chunks)
+
+
+def _find_ends(pattern: re.Pattern[str], text: str, check: Callable[[], None]) -> list[int]:
+    ends: list[int] = []
+    for found in pattern.finditer(text):
+        ends.append(found.end())
+        if not len(ends) % _CHECK_EVERY:
+            check()
+    return ends
 
 
 def _find_end(text: str, breaks: tuple[list[int], ...], start: int, room: int) -> int:
@@ -95,7 +111,7 @@ def _combines(character: str) -> bool:
     )
 
 
-def _find_headings(text: str) -> list[tuple[int, tuple[str, ...]]]:
+def _find_headings(text: str, check: Callable[[], None]) -> list[tuple[int, tuple[str, ...]]]:
     """Where sections begin, and the headings above each, its own last."""
     found: list[tuple[int, tuple[str, ...]]] = []
     path: list[tuple[int, str]] = []
@@ -103,6 +119,7 @@ def _find_headings(text: str) -> list[tuple[int, tuple[str, ...]]]:
     offset = 0
     before, before_offset = "", 0
     for line in text.splitlines(keepends=True):
+        check()
         mark = _FENCE.match(line)
         if mark and (not fence or fence == mark.group(1)):
             fence = "" if fence else mark.group(1)

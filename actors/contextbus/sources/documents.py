@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import stat
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,11 @@ DEFAULT_PATTERNS: Final = ("*.md", "*.markdown", "*.txt", "*.rst", "*.jsonl")
 MAX_FILE_BYTES: Final = 32 * 1024 * 1024
 _BINARY_PROBE: Final = 8192
 
+OTHER_ENDING: Final = "other ending"
+TOO_LARGE: Final = "too large"
+UNREADABLE: Final = "unreadable"
+WITHOUT_TEXT: Final = "without text"
+
 
 class FoundFile(msgspec.Struct, frozen=True):
     """A file by its path relative to the folder, with ``/``; size in bytes, time of change in nanoseconds."""
@@ -24,6 +30,13 @@ class FoundFile(msgspec.Struct, frozen=True):
     path: str
     size: int
     changed: int
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What a folder holds: the files to take, ordered by path, and how many others there are by reason."""
+
+    files: tuple[FoundFile, ...]
+    skipped: Mapping[str, int]
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -42,19 +55,38 @@ class _Line(msgspec.Struct):
 
 _lines: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
+Check = Callable[[], None]
+
+
+def _go_on() -> None:
+    """Let the work go on."""
+
 
 def find_files(folder: Path, patterns: tuple[str, ...] = DEFAULT_PATTERNS) -> tuple[FoundFile, ...]:
-    """List the files of a folder and its subfolders that match a pattern, ordered by path.
+    """List the files of a folder and its subfolders that match a pattern, ordered by path; see ``survey_folder``."""
+    return survey_folder(folder, patterns).files
 
-    Hidden files and folders, links, files above ``MAX_FILE_BYTES`` and names that are not UTF-8 are left out: a link
-    could lead out of the folder.
+
+def has_files(folder: Path, patterns: tuple[str, ...] = DEFAULT_PATTERNS, *, check: Check = _go_on) -> bool:
+    """Whether a folder holds any file that matches a pattern; ``check`` as in ``survey_folder``."""
+    return next(_walk(folder, patterns, Counter(), check), None) is not None
+
+
+def survey_folder(folder: Path, patterns: tuple[str, ...] = DEFAULT_PATTERNS, *, check: Check = _go_on) -> Survey:
+    """List the files of a folder and its subfolders that match a pattern, and count those left out.
+
+    ``check`` is called between files; what it raises ends the work.  Hidden files and folders, links, files above
+    ``MAX_FILE_BYTES`` and names that are not UTF-8 are left out: a link could lead out of the folder.  Of these only
+    files that are too large, and what cannot be read, are counted.
 
     Raises:
         NotADirectoryError: there is no such folder.
     """
     if not folder.is_dir():
         raise NotADirectoryError(f"no folder of documents at {str(folder)!r}: name one that exists")
-    return tuple(sorted(_walk(folder, patterns), key=lambda file: file.path))
+    skipped: Counter[str] = Counter()
+    files = sorted(_walk(folder, patterns, skipped, check), key=lambda file: file.path)
+    return Survey(tuple(files), dict(skipped))
 
 
 def read_file(folder: Path, path: str) -> bytes | None:
@@ -70,7 +102,8 @@ def read_file(folder: Path, path: str) -> bytes | None:
 def parse_file(path: str, data: bytes) -> Iterator[Document]:
     """The documents of a file: its lines if it is a JSON Lines file of ``{id, title, text}``, else its text.
 
-    Lines that are no such object, binary files and empty texts yield nothing; bytes that are not UTF-8 become U+FFFD.
+    Lines that are no such object, binary files and empty texts yield nothing.  A text that is not UTF-8 is taken as
+    Windows-1252, or as Latin-1 where it is not that either.
     """
     if path.lower().endswith(".jsonl"):
         seen: set[str] = set()
@@ -80,9 +113,18 @@ def parse_file(path: str, data: bytes) -> Iterator[Document]:
                 seen.add(document.id)
                 yield document
     elif b"\0" not in data[:_BINARY_PROBE]:
-        text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
+        text = _decode(data).replace("\r\n", "\n")
         if text.strip():
             yield Document(path, path.rsplit("/", 1)[-1], text)
+
+
+def _decode(data: bytes) -> str:
+    for encoding in ("utf-8-sig", "cp1252"):
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return data.decode("latin-1")
 
 
 def _parse_line(path: str, number: int, line: bytes) -> Document | None:
@@ -98,7 +140,7 @@ def _parse_line(path: str, number: int, line: bytes) -> Document | None:
     return Document(clean_text(f"{path}/{name}"), clean_text(found.title), clean_text(found.text))
 
 
-def _walk(folder: Path, patterns: tuple[str, ...]) -> Iterator[FoundFile]:
+def _walk(folder: Path, patterns: tuple[str, ...], skipped: Counter[str], check: Check) -> Iterator[FoundFile]:
     pending = [("", folder)]
     # A pattern that starts with "/" names files of the folder itself; nothing below needs to be looked at for it.
     deep = not all(pattern.startswith("/") for pattern in patterns)
@@ -107,18 +149,27 @@ def _walk(folder: Path, patterns: tuple[str, ...]) -> Iterator[FoundFile]:
         try:
             entries = list(os.scandir(here))
         except OSError:
-            continue  # not ours to read, or gone meanwhile
+            skipped[UNREADABLE] += 1  # not ours to read, or gone meanwhile
+            continue
         for entry in entries:
+            check()
             path = prefix + entry.name
             if entry.name.startswith(".") or clean_text(entry.name) != entry.name:
                 continue
             try:
                 found = entry.stat(follow_symlinks=False)
             except OSError:
+                skipped[UNREADABLE] += 1
                 continue
             if stat.S_ISDIR(found.st_mode) and deep:
                 pending.append((path + "/", here / entry.name))
-            elif stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and _matches(path, patterns):
+            elif not stat.S_ISREG(found.st_mode):
+                continue
+            elif not _matches(path, patterns):
+                skipped[OTHER_ENDING] += deep
+            elif found.st_size > MAX_FILE_BYTES:
+                skipped[TOO_LARGE] += 1
+            else:
                 yield FoundFile(path, found.st_size, found.st_mtime_ns)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import anyio.to_thread
 from contextbus.sources.chunking import DEFAULT_TARGET_TOKENS
 from contextbus.sources.documents import DEFAULT_PATTERNS
 from contextbus.sources.interface import Answer, MalformedAnswerError, candidate, check_source, is_async
-from contextbus.sources.rag_index import Progress, RagIndex, Refreshed
+from contextbus.sources.rag_index import IndexStoppedError, Progress, RagIndex, Refreshed
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.questions import Query
 from contextbus_protocol.subjects import encode_name
@@ -71,6 +72,7 @@ class FolderSource:
 
         Raises:
             NotADirectoryError: the folder does not exist.
+            IndexStoppedError: the source was closed meanwhile.
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._refresh())
@@ -87,22 +89,36 @@ class FolderSource:
     async def keep(self) -> None:
         """Index at once and look again from time to time, so that queries find the work done."""
         while True:
-            await self._freshen()
+            with contextlib.suppress(IndexStoppedError):  # the process ends
+                await self._freshen()
             await anyio.sleep(max(self._fresh_seconds, self._due - time.monotonic()))
 
+    def stop(self) -> None:
+        """Index no more; queries are answered from what is there."""
+        self._index.stop()
+
     async def aclose(self) -> None:
-        """Close the index."""
+        """Stop what goes on, and close the index."""
+        self._index.stop()
         if self._task is not None:
             await asyncio.wait([self._task])
         await anyio.to_thread.run_sync(self._index.close)
 
     async def _freshen(self) -> None:
         if time.monotonic() >= self._due:
-            await self.refresh()
+            try:
+                await self.refresh()
+            except IndexStoppedError:
+                if not self._due:
+                    raise
 
     async def _refresh(self) -> Refreshed:
         begun = time.monotonic()
-        done = await anyio.to_thread.run_sync(self._index.refresh, self._progress)
+        try:
+            done = await anyio.to_thread.run_sync(self._index.refresh, self._progress)
+        except asyncio.CancelledError:
+            self._index.stop()  # the event loop ends; the thread must end with it
+            raise
         ended = time.monotonic()
         # Looking at a very large folder must not become most of the work.
         self._due = ended + max(self._fresh_seconds, _REST_FACTOR * (ended - begun))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +13,21 @@ import msgspec
 
 from contextbus.sources.chunking import DEFAULT_TARGET_TOKENS, chunk_text
 from contextbus.sources.database import MEMORY, Database
-from contextbus.sources.documents import DEFAULT_PATTERNS, FoundFile, find_files, parse_file, read_file
+from contextbus.sources.documents import (
+    DEFAULT_PATTERNS,
+    UNREADABLE,
+    WITHOUT_TEXT,
+    FoundFile,
+    Survey,
+    parse_file,
+    read_file,
+    survey_folder,
+)
 from contextbus.sources.lexical import TOKENIZER, match_expression, score_of, spread
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import digest_bytes
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _BATCH_BYTES: Final = 2 * 1024 * 1024
 _RECENT_NANOSECONDS: Final = 2_000_000_000
 _SCHEMA: Final = f"""
@@ -33,7 +42,16 @@ FROM words JOIN chunks ON chunks.id = words.rowid
 WHERE words MATCH ? ORDER BY rank, chunks.record_id LIMIT ?
 """
 
+_WITHOUT_CHUNKS: Final = """
+SELECT count(*) FILTER (WHERE digest = ''), count(*) FILTER (WHERE digest <> '') FROM files
+WHERE NOT EXISTS (SELECT 1 FROM chunks WHERE chunks.path = files.path)
+"""
+
 Progress = Callable[[int, int], None]
+
+
+class IndexStoppedError(Exception):
+    """The index was told to stop in the middle of a refresh; what it stored before stays, the next one goes on."""
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -45,11 +63,13 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Refreshed(msgspec.Struct, frozen=True):
-    """What a refresh did: files read and removed, chunks now in the index."""
+    """What a refresh did: files read and removed; files and chunks now in the index, files left out by reason."""
 
     read: int
     removed: int
     chunks: int
+    files: int
+    skipped: Mapping[str, int]
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -86,14 +106,20 @@ class RagIndex:
         # The folder belongs to the file, not to what workers must agree on: it may lie elsewhere on each machine.
         version = int(digest_bytes(settings + str(folder.absolute()).encode())[-7:], 16) + 1
         self._refreshing = threading.Lock()
+        self._stopped = threading.Event()
         self._writer = Database(path, schema=_SCHEMA, version=version, full_text=("words",))
         # Searches do not wait for a long refresh, where a file lets two connections see the same.
         self._reader = self._writer
         if path != MEMORY:
             self._reader = Database(path, schema=_SCHEMA, version=version, full_text=("words",))
 
+    def stop(self) -> None:
+        """End a refresh that runs in another thread between two chunks, and refuse later ones."""
+        self._stopped.set()
+
     def close(self) -> None:
-        """Close the file."""
+        """Stop, and close the file."""
+        self.stop()
         self._reader.close()
         self._writer.close()
 
@@ -101,14 +127,16 @@ class RagIndex:
         """Bring the index up to date: only files of another size or time are read, only changed ones indexed again.
 
         Args:
-            progress: Told how many of the files to read are done, and how many there are.
+            progress: Told how many of the files to read are done, from 0, and how many there are.
 
         Raises:
             NotADirectoryError: the folder does not exist.
+            IndexStoppedError: it was stopped.
         """
         with self._refreshing:
-            files = find_files(self._folder, self._patterns)
-            return self._writer.use(lambda connection: self._refresh(connection, files, progress))
+            self._check()
+            survey = survey_folder(self._folder, self._patterns, check=self._check)
+            return self._writer.use(lambda connection: self._refresh(connection, survey, progress))
 
     def search(self, text: str, limit: int) -> tuple[Hit, ...]:
         """The best chunks for a text, best first, ties by record id (D.C.2)."""
@@ -127,9 +155,12 @@ class RagIndex:
     def _find(self, expression: str, limit: int) -> list[tuple[str, str, float]]:
         return self._reader.use(lambda connection: connection.execute(_SEARCH, (expression, limit)).fetchall())
 
-    def _refresh(
-        self, connection: sqlite3.Connection, files: tuple[FoundFile, ...], progress: Progress | None
-    ) -> Refreshed:
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise IndexStoppedError("the index was stopped")
+
+    def _refresh(self, connection: sqlite3.Connection, survey: Survey, progress: Progress | None) -> Refreshed:
+        files = survey.files
         known = {
             path: (size, changed, digest)
             for path, size, changed, digest in connection.execute("SELECT path, size, changed, digest FROM files")
@@ -139,6 +170,8 @@ class RagIndex:
         scrub = self._remove(connection, gone)
         batch: list[_Prepared] = []
         pending = 0
+        if progress is not None and due:
+            progress(0, len(due))
         for done, file in enumerate(due, start=1):
             batch.append(self._prepare(file, known[file.path][2] if file.path in known else ""))
             pending += file.size
@@ -150,10 +183,21 @@ class RagIndex:
         if scrub:
             self._writer.scrub(connection)
         (chunks,) = connection.execute("SELECT count(*) FROM chunks").fetchone()
-        return Refreshed(read=len(due), removed=len(gone), chunks=chunks)
+        (unreadable, without_text) = connection.execute(_WITHOUT_CHUNKS).fetchone()
+        skipped = dict(survey.skipped)
+        skipped[UNREADABLE] = skipped.get(UNREADABLE, 0) + unreadable
+        skipped[WITHOUT_TEXT] = without_text
+        return Refreshed(
+            read=len(due),
+            removed=len(gone),
+            chunks=chunks,
+            files=len(files) - unreadable - without_text,
+            skipped={reason: count for reason, count in sorted(skipped.items()) if count},
+        )
 
     def _prepare(self, file: FoundFile, known: str) -> _Prepared:
         """Read and cut a file; ``chunks`` is None if its bytes are those that the index has."""
+        self._check()
         before = time.time_ns()
         data = read_file(self._folder, file.path)
         if data is None:
@@ -166,7 +210,8 @@ class RagIndex:
             return _Prepared(file, digest, None)
         chunks: list[tuple[str, str, str]] = []
         for document in parse_file(file.path, data):
-            cut = chunk_text(document.text, title=document.title, target_tokens=self._target_tokens)
+            self._check()
+            cut = chunk_text(document.text, title=document.title, target_tokens=self._target_tokens, check=self._check)
             chunks.extend((f"{document.id}#{number}", chunk.heading, chunk.text) for number, chunk in enumerate(cut))
         return _Prepared(file, digest, tuple(chunks))
 
@@ -186,25 +231,27 @@ class RagIndex:
             for prepared in batch:
                 if prepared.chunks is not None:
                     deleted = _delete_chunks(connection, prepared.file.path) or deleted
-                    _insert_chunks(connection, prepared.file.path, prepared.chunks)
+                    self._insert_chunks(connection, prepared.file.path, prepared.chunks)
                 connection.execute(
                     "INSERT OR REPLACE INTO files (path, size, changed, digest) VALUES (?, ?, ?, ?)",
                     (prepared.file.path, prepared.file.size, prepared.file.changed, prepared.digest),
                 )
         return deleted
 
+    def _insert_chunks(
+        self, connection: sqlite3.Connection, path: str, chunks: tuple[tuple[str, str, str], ...]
+    ) -> None:
+        for record_id, heading, text in chunks:
+            self._check()  # the transaction is taken back as a whole
+            body = text.removeprefix(heading + "\n") if heading else text
+            row = connection.execute(
+                "INSERT INTO chunks (record_id, path, text) VALUES (?, ?, ?)", (record_id, path, text)
+            ).lastrowid
+            connection.execute(
+                "INSERT INTO words (rowid, heading, body) VALUES (?, ?, ?)", (row, spread(heading), spread(body))
+            )
+
 
 def _delete_chunks(connection: sqlite3.Connection, path: str) -> bool:
     connection.execute("DELETE FROM words WHERE rowid IN (SELECT id FROM chunks WHERE path = ?)", (path,))
     return connection.execute("DELETE FROM chunks WHERE path = ?", (path,)).rowcount > 0
-
-
-def _insert_chunks(connection: sqlite3.Connection, path: str, chunks: tuple[tuple[str, str, str], ...]) -> None:
-    for record_id, heading, text in chunks:
-        body = text.removeprefix(heading + "\n") if heading else text
-        row = connection.execute(
-            "INSERT INTO chunks (record_id, path, text) VALUES (?, ?, ?)", (record_id, path, text)
-        ).lastrowid
-        connection.execute(
-            "INSERT INTO words (rowid, heading, body) VALUES (?, ?, ?)", (row, spread(heading), spread(body))
-        )

@@ -14,7 +14,7 @@ import anyio.abc
 
 from contextbus.runtime.bus import Bus, BusUnavailableError, Frame, Subscription
 from contextbus.runtime.logs import get_logger
-from contextbus.sources.answers import DEFAULT_CONCURRENCY, Handler
+from contextbus.sources.answers import DEFAULT_CONCURRENCY, Handler, OnError
 from contextbus.sources.interface import Kept, Source
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.commands import ErrorReply, refuse
@@ -56,6 +56,7 @@ class Worker:
         source: The source.
         concurrency: How many queries run at once; more are answered ``busy``.
         drain_seconds: How long a stopping worker waits for what it took.
+        on_error: Told the exception that a source raised; its text is in no log (D.W.2).
 
     Raises:
         InvalidTypeError: it is no usable source (D.K.20).
@@ -69,10 +70,11 @@ class Worker:
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         drain_seconds: float = DRAIN_SECONDS,
+        on_error: OnError | None = None,
     ) -> None:
         self._bus = bus
         self._tenant = tenant
-        self._handler = Handler(source, concurrency=concurrency)
+        self._handler = Handler(source, concurrency=concurrency, on_error=on_error)
         self._source = source
         self._drain_seconds = drain_seconds
         self._waiting = 0

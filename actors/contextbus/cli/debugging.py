@@ -1,0 +1,44 @@
+"""What a source of the user's own raised, shown to its developer on request; it is in no log (D.W.2)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Final
+
+import contextbus
+from contextbus.sources.answers import OnError
+from contextbus.sources.interface import MalformedAnswerError
+from contextbus_protocol.questions import Query
+
+VARIABLE: Final = "CONTEXTBUS_DEBUG"
+_OURS: Final = Path(contextbus.__file__).parent
+
+
+def is_debugging() -> bool:
+    """Whether the environment asks for what sources raise."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def find_listener(*, asked: bool) -> OnError | None:
+    """What is to be told of a source that failed, if that is asked for by option or environment."""
+    return _print_failure if asked or is_debugging() else None
+
+
+def _print_failure(query: Query, error: BaseException) -> None:
+    print_failure(query.source, error)
+
+
+def print_failure(source: str, error: BaseException) -> None:
+    """Print on standard error what a source raised, from its own code on, or what its answer lacks."""
+    if isinstance(error, MalformedAnswerError):
+        sys.stderr.write(f"source {source!r} answered what is no list of candidates: {error}\n")
+    else:
+        sys.stderr.write(f"source {source!r} failed:\n")
+        first = error.__traceback__
+        while first is not None and Path(first.tb_frame.f_code.co_filename).is_relative_to(_OURS):
+            first = first.tb_next
+        traceback.print_exception(type(error), error, first or error.__traceback__, file=sys.stderr)
+    sys.stderr.flush()
