@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import nats.aio.client
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contextbus.runtime.nats_client import Client
@@ -33,6 +33,8 @@ LINES = st.lists(
 
 
 @given(LINES)
+@example([b"\x00\x1c:"])  # a blank to str, none to bytes
+@example([b"a\x1f: \xff\x1d "])
 def test_headers_are_those_of_nats_py(lines: list[bytes]) -> None:
     raw = b"\r\n".join([*lines, b"", b""])
     expected = dict(Theirs.parse(raw))
