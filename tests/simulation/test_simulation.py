@@ -29,6 +29,12 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
     assert result.steps > 0
 
 
+@pytest.mark.parametrize("seed", [700289])
+def test_seeds_that_once_failed(seed: int) -> None:
+    """700289: a repeated older answer of working_memory was taken for the newer one that was asked for."""
+    assert simulate(seed).steps > 0
+
+
 def test_without_faults_nothing_is_given_up() -> None:
     result = simulate(3, NO_FAULTS)
     assert result.kills == 0

@@ -34,7 +34,8 @@ class Flight(msgspec.Struct, frozen=True):
     """One command on its way.
 
     ``phase`` is ``open`` until log and working memory are at hand, ``gather`` while sources are asked, ``commit``
-    while placement stores, ``stored`` while a stored package is fetched.  ``queries`` are those of the gather;
+    while placement stores, ``stored`` while a stored package is fetched.  ``items_asked`` is the sequence of the
+    working memory that its present question asks for at least, 0 for the first question.  ``queries`` are those of the gather;
     ``asked_again`` names sources asked again at once, ``asked_half`` those asked at half the time, ``refused`` has a
     source once for each query that nobody took.  ``anew`` tells that the package of a step to reopen is gone.
     """
@@ -44,7 +45,7 @@ class Flight(msgspec.Struct, frozen=True):
     phase: Literal["open", "gather", "commit", "stored"] = "open"
     loading: bool = False
     items: ItemsOffered | None = None
-    asked_newer: bool = False
+    items_asked: int = 0
     prepared: Prepared | None = None
     gathered: bool = False
     results: tuple[SourceResult, ...] = ()
@@ -65,6 +66,11 @@ class SelectionState(msgspec.Struct, frozen=True):
     flight: Flight | None = None
     waiting: tuple[RunCommand, ...] = ()
     serial: int = 0
+
+
+def items_token(flight: Flight) -> str:
+    """The token of the present question to working_memory: an answer to an earlier one is not taken for its answer."""
+    return f"{flight.token}#items{flight.items_asked}" if flight.items_asked else flight.token
 
 
 def deadline_token(command: RunCommand) -> str:

@@ -23,6 +23,7 @@ from contextbus.actors.flight import (
     digest_command,
     drop_waiting,
     follow,
+    items_token,
 )
 from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commits
 from contextbus_protocol import subjects
@@ -166,7 +167,8 @@ class Selection:
             return state, ()
         if isinstance(message, Elapsed):
             return self._elapsed(state, flight, message.token)
-        if getattr(message, "token", None) != flight.token:
+        expected = items_token(flight) if isinstance(message, ItemsOffered) else flight.token
+        if getattr(message, "token", None) != expected:
             return state, ()  # late, repeated, or of an earlier attempt
         match message:
             case Loaded():
@@ -245,10 +247,11 @@ class Selection:
                 case CompileStep() as command:
                     if flight.items is None:
                         return state, effects
-                    if flight.items.sequence < state.fold.memory_sequence and not flight.asked_newer:
+                    if flight.items.sequence < state.fold.memory_sequence > flight.items_asked:
                         # a step before was of a newer working memory: this instance's was behind
-                        flight = replace(flight, items=None, asked_newer=True)
-                        return replace(state, flight=flight), (*effects, self._ask_items(state, command, flight.token))
+                        flight = replace(flight, items=None, items_asked=state.fold.memory_sequence)
+                        ask = self._ask_items(state, command, items_token(flight))
+                        return replace(state, flight=flight), (*effects, ask)
                     return self._prepare(state, flight, command, effects)
                 case ReportStep() | AppendMessages() | RequestRefresh():
                     return self._record(state, flight, effects)
