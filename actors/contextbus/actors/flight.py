@@ -35,9 +35,10 @@ class Flight(msgspec.Struct, frozen=True):
 
     ``phase`` is ``open`` until log and working memory are at hand, ``gather`` while sources are asked, ``commit``
     while placement stores, ``stored`` while a stored package is fetched.  ``items_asked`` is the sequence of the
-    working memory that its present question asks for at least, 0 for the first question.  ``queries`` are those of the gather;
-    ``asked_again`` names sources asked again at once, ``asked_half`` those asked at half the time, ``refused`` has a
-    source once for each query that nobody took.  ``anew`` tells that the package of a step to reopen is gone.
+    working memory that its present question asks for at least, 0 for the first question.  ``queries`` are those of
+    the gather; ``asked_again`` names sources asked again at once, ``asked_half`` those asked at half the time,
+    ``refused`` has a source once for each query that nobody took.  ``anew`` tells that the package of a step to
+    reopen is gone.
     """
 
     command: RunCommand
