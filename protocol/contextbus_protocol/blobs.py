@@ -13,6 +13,7 @@ from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import EntryFact
+from contextbus_protocol.package import Block
 from contextbus_protocol.values import SourceResult, Value
 
 
@@ -24,12 +25,31 @@ class StepInput(Value, frozen=True, kw_only=True):
 
 
 class StepOutput(Value, frozen=True, kw_only=True):
-    """A step's package as its own JSON bytes, what the sources answered, and the latest user text (D.G.17)."""
+    """A step's package as its own JSON bytes, what the sources answered, and the latest user text (D.G.17).
+
+    ``restored`` are the recorded offers of records whose block had left the history (D.H.5).  ``query`` and ``prepared``
+    are what the host's functions gave, where they were asked (D.D.25).
+    """
 
     version: int
     package: msgspec.Raw
     results: tuple[SourceResult, ...] = ()
     user_text: str = ""
+    restored: tuple[SourceResult, ...] = ()
+    query: str | None = None
+    prepared: tuple[ChatMessage, ...] | None = None
+
+
+class RedactedOutput(Value, frozen=True, kw_only=True):
+    """What stays of a step's output after a forget: other records' offers, and the blocks without the record (D.J.6).
+
+    ``redacts`` is the blob that it takes the place of.
+    """
+
+    version: int
+    redacts: str
+    results: tuple[SourceResult, ...] = ()
+    blocks: tuple[Block, ...] = ()
 
 
 class StepFacts(Value, frozen=True, kw_only=True):
@@ -39,7 +59,7 @@ class StepFacts(Value, frozen=True, kw_only=True):
     entries: tuple[EntryFact, ...]
 
 
-Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts)
+Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts, RedactedOutput)
 
 
 def encode_input(messages: tuple[ChatMessage, ...]) -> bytes:
@@ -47,10 +67,31 @@ def encode_input(messages: tuple[ChatMessage, ...]) -> bytes:
     return encode_json(StepInput(version=1, messages=messages))
 
 
-def encode_output(package: bytes, results: tuple[SourceResult, ...], user_text: str) -> bytes:
+def encode_output(
+    package: bytes,
+    results: tuple[SourceResult, ...],
+    user_text: str,
+    *,
+    restored: tuple[SourceResult, ...] = (),
+    query: str | None = None,
+    prepared: tuple[ChatMessage, ...] | None = None,
+) -> bytes:
     """Bytes of a step's output around the package's bytes."""
-    output = StepOutput(version=1, package=msgspec.Raw(package), results=results, user_text=user_text)
+    output = StepOutput(
+        version=1,
+        package=msgspec.Raw(package),
+        results=results,
+        user_text=user_text,
+        restored=restored,
+        query=query,
+        prepared=prepared,
+    )
     return encode_json(output)
+
+
+def encode_redacted(redacts: str, results: tuple[SourceResult, ...], blocks: tuple[Block, ...]) -> bytes:
+    """Bytes of what stays of a redacted output; ``redacts`` is the reference of the blob that is erased."""
+    return encode_json(RedactedOutput(version=1, redacts=redacts, results=results, blocks=blocks))
 
 
 def encode_facts(entries: tuple[EntryFact, ...]) -> bytes:
@@ -74,6 +115,15 @@ def decode_output(data: bytes) -> StepOutput:
         InvalidTypeError: the bytes are damaged or of a newer version.
     """
     return _checked(decode_json(data, StepOutput))
+
+
+def decode_redacted(data: bytes) -> RedactedOutput:
+    """Read what stays of a redacted output.
+
+    Raises:
+        InvalidTypeError: the bytes are damaged, of a newer version, or a step's whole output.
+    """
+    return _checked(decode_json(data, RedactedOutput))
 
 
 def decode_facts(data: bytes) -> StepFacts:

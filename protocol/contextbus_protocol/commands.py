@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from contextbus_protocol.callbacks import CallbackName
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.envelope import Command, Message
 from contextbus_protocol.errors import ContextBusError, ErrorData
-from contextbus_protocol.values import EstimatorSpec, Scope, StepOptions, Usage, Value
+from contextbus_protocol.package import WarningCode
+from contextbus_protocol.values import EstimatorSpec, ParentRun, Scope, StepOptions, Usage, Value
 from contextbus_protocol.working_memory import TasksInput, WorkingMemoryPatch, WorkingMemorySnapshot
 
 
@@ -29,6 +31,7 @@ class CompileStep(Command, frozen=True, kw_only=True, tag="compile-step"):
     """Compile the context of one model call (client to selection).
 
     ``user_text`` is the latest user text by D.G.17, at most 2000 code points.  ``step`` is left out for the next.
+    ``callbacks`` are the functions of the host that the client answers for (D.W.4).
     """
 
     step: int | None = None
@@ -36,13 +39,27 @@ class CompileStep(Command, frozen=True, kw_only=True, tag="compile-step"):
     user_text: str
     options: StepOptions
     refresh: bool = False
+    callbacks: tuple[CallbackName, ...] = ()
+    parent: ParentRun | None = None
+
+
+class OverflowStep(Command, frozen=True, kw_only=True, tag="overflow-step"):
+    """Compile the run's last step again under a smaller limit: its request was too large (client to selection, D.I.1).
+
+    ``input_tokens`` is the new limit in tokens; without it one below the counted size of the request (D.I.5).
+    """
+
+    step: int
+    input_tokens: int | None = None
 
 
 class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):
     """The package of a step (placement, or selection for a stored one, to the client).
 
     ``package`` is the JSON text of the package, byte for byte what the blob holds; ``reference`` is the blob's
-    reference.  ``durability`` names what the acknowledgement rests on.
+    reference.  ``durability`` names what the acknowledgement rests on.  ``blocks`` is the chain digest of the blocks
+    that stand in the history, empty without any; ``stale_thinking`` are ranges of source messages whose thinking is not
+    sent again (D.F.20).  ``options`` and ``prepared`` are what the host's hook made of the step, where it did (D.W.7).
     """
 
     command: str
@@ -55,6 +72,11 @@ class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):
     package: str
     stored: bool = False
     durability: str = ""
+    blocks: str = ""
+    stale_thinking: tuple[tuple[int, int], ...] = ()
+    warnings: tuple[WarningCode, ...] = ()
+    options: StepOptions | None = None
+    prepared: tuple[ChatMessage, ...] | None = None
 
 
 class ReportStep(Command, frozen=True, kw_only=True, tag="report-step"):
@@ -73,6 +95,24 @@ class AppendMessages(Command, frozen=True, kw_only=True, tag="append-messages"):
     scope: Scope
     estimator: EstimatorSpec = EstimatorSpec()
     history: NewMessages
+    parent: ParentRun | None = None
+
+
+class RedactedPackage(Value, frozen=True):
+    """A stored package that held a forgotten record, and the blob that takes its place."""
+
+    step: int
+    package: str
+    replacement: str
+
+
+class RedactPackages(Command, frozen=True, kw_only=True, tag="redact-packages"):
+    """Record that packages of a run were redacted by a forget (a memory worker to selection, D.J)."""
+
+    source: str
+    record_id: str
+    erasure: int
+    packages: tuple[RedactedPackage, ...]
 
 
 class RequestRefresh(Command, frozen=True, kw_only=True, tag="request-refresh"):
@@ -145,6 +185,8 @@ def refuse(run: str, command: str, error: ContextBusError) -> ErrorReply:
 
 AnyCommand = (
     CompileStep
+    | OverflowStep
+    | RedactPackages
     | ReportStep
     | AppendMessages
     | RequestRefresh

@@ -9,11 +9,13 @@ from contextbus_protocol.events import (
     AnyEvent,
     HistoryReplaced,
     MessageFact,
+    PreparedFact,
     RunStarted,
     StepFailed,
+    UsageFact,
     WorkingMemoryUsed,
 )
-from contextbus_protocol.package import StepDecision
+from contextbus_protocol.package import StepDecision, WarningCode
 from contextbus_protocol.values import SourceResult, StepOptions, Value
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
@@ -60,18 +62,32 @@ class HistoryFact(Value, frozen=True, kw_only=True):
 
 
 class Place(Message, frozen=True, kw_only=True, tag="place"):
-    """Render, store and commit a decided step (selection to placement)."""
+    """Render, store and commit a decided step (selection to placement).
+
+    ``blocks`` and ``stale_thinking`` are for the client's answer; they follow from the log.
+    """
 
     head: CommitHead
     history: HistoryFact
     options: StepOptions
     decision: StepDecision
     results: tuple[SourceResult, ...] = ()
+    restored: tuple[SourceResult, ...] = ()
     query: str = ""
     user_text: str = ""
     active_task_id: str | None = None
     host_request: bool = False
     working_memory: WorkingMemoryInput | None = None
+    rewritten: bool = False
+    prepared: tuple[ChatMessage, ...] | None = None
+    prepared_fact: PreparedFact | None = None
+    demanded: tuple[tuple[str, str], ...] = ()
+    overflow: int | None = None
+    erasures: int | None = None
+    usage: tuple[UsageFact, ...] = ()
+    warnings: tuple[WarningCode, ...] = ()
+    blocks: str = ""
+    stale_thinking: tuple[tuple[int, int], ...] = ()
 
 
 class Record(Message, frozen=True, kw_only=True, tag="record"):

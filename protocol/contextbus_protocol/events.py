@@ -21,10 +21,12 @@ from contextbus_protocol.package import (
     Fallback,
     PlacementSummary,
     RefreshReason,
+    WarningCode,
 )
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import (
     EstimatorSpec,
+    ParentRun,
     Scope,
     SourceKind,
     SourceStatus,
@@ -51,14 +53,28 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
 
     scope: Scope
     estimator: EstimatorSpec
+    parent: ParentRun | None = None
+
+
+class SkillCall(Value, frozen=True):
+    """The model asked for the body of a skill: ``call`` is the id of its tool call (D.K.26)."""
+
+    call: str
+    skill: str
 
 
 class MessageFact(Value, frozen=True):
-    """One source message: its digest, its cost in eighteenths of a token (D.M.4) and its role."""
+    """One source message: its digest, its cost in eighteenths of a token (D.M.4) and its role.
+
+    ``skill_calls`` are its calls of ``load_skill``; ``succeeded`` are the ids of calls to which it holds a result of
+    that tool that is no error (D.K.26).
+    """
 
     digest: str
     eighteenths: int
     role: Role = "user"
+    skill_calls: tuple[SkillCall, ...] = ()
+    succeeded: tuple[str, ...] = ()
 
 
 class MessagesAppended(Event, frozen=True, kw_only=True, tag="messages-appended"):
@@ -124,11 +140,33 @@ class BlockFact(Value, frozen=True):
     eighteenths: int
 
 
+class UsageFact(Value, frozen=True):
+    """What a source charged to the run, once for each request id (D.L.6)."""
+
+    request_id: str
+    source: str
+    model: str
+    tokens: int
+    reported: bool = False
+
+
+class PreparedFact(Value, frozen=True):
+    """The messages that the host's hook gave for one step: their number, their chain digest and their cost (D.D.25)."""
+
+    count: int
+    chain: str
+    eighteenths: int
+
+
 class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
     """A step has its package.
 
     ``package`` refers to the blob that holds offers and package, ``package_digest`` is over the package's bytes,
     ``counts`` is filled for tokenizers only.
+    ``rewritten`` tells that the query is the host's (D.D.25), ``prepared`` that the step's messages are.
+    ``demanded`` are the records that sources were asked for because the run is owed them, as (source, record id).
+    ``overflow`` is the smaller input limit of a step that is compiled again (D.I.1); ``redacted`` a step that follows a
+    forget (D.J.1); ``erasures`` the sequence of the tenant's erasures that the answers were checked against.
     Entries too many for a commit are in the blob ``facts``; then ``entries`` holds the selected ones alone.
     """
 
@@ -156,6 +194,14 @@ class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
     manifest_digest: str
     package_digest: str
     package: str
+    rewritten: bool = False
+    prepared: PreparedFact | None = None
+    demanded: tuple[tuple[str, str], ...] = ()
+    overflow: int | None = None
+    redacted: bool = False
+    erasures: int | None = None
+    usage: tuple[UsageFact, ...] = ()
+    warnings: tuple[WarningCode, ...] = ()
 
 
 class StepFailed(Event, frozen=True, kw_only=True, tag="step-failed"):
@@ -188,6 +234,21 @@ class CallFailed(Event, frozen=True, kw_only=True, tag="call-failed"):
 
 class RefreshRequested(Event, frozen=True, kw_only=True, tag="refresh-requested"):
     """The host asked for a retrieval at the next step (D.G.5)."""
+
+
+class PackageRedacted(Event, frozen=True, kw_only=True, tag="package-redacted"):
+    """A forget took a record out of a stored package (D.J.6).
+
+    The blob ``package`` is erased; ``replacement`` holds what it said of other records, and the blocks without the
+    record.  ``erasure`` is the sequence of the tombstone in the tenant's erasures.
+    """
+
+    step: int
+    package: str
+    replacement: str
+    source: str
+    record_id: str
+    erasure: int
 
 
 class WorkingMemoryCreated(Event, frozen=True, kw_only=True, tag="working-memory-created"):
@@ -235,6 +296,7 @@ AnyEvent = (
     | CallSucceeded
     | CallFailed
     | RefreshRequested
+    | PackageRedacted
     | WorkingMemoryCreated
     | WorkingMemoryPatched
     | RecordErased

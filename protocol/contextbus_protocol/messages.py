@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextbus_protocol import commands, commit_requests, memory_records, outcomes, questions
+from contextbus_protocol import callbacks, commands, commit_requests, memory_records, outcomes, questions
 from contextbus_protocol.envelope import Message
 
 
@@ -17,6 +17,8 @@ class ByReference(Message, frozen=True, kw_only=True, tag="by-reference"):
 
 AnyMessage = (
     commands.CompileStep
+    | commands.OverflowStep
+    | commands.RedactPackages
     | commands.StepCompiled
     | commands.ReportStep
     | commands.AppendMessages
@@ -27,6 +29,8 @@ AnyMessage = (
     | commands.PatchWorkingMemory
     | commands.ReadWorkingMemory
     | commands.WorkingMemoryState
+    | callbacks.AskCallback
+    | callbacks.CallbackAnswered
     | questions.AskItems
     | questions.ItemsOffered
     | questions.Query

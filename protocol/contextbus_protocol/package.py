@@ -137,15 +137,18 @@ class StepDecision(Value, frozen=True, kw_only=True):
     counts: tuple[CountFact, ...] = ()
 
 
+WarningCode = Literal[
+    "context-source-failed",
+    "unaccounted-usage",
+    "unknown-part",
+    "state-in-system",
+    "compaction-failed",
+]
+
+
 class ContextWarning(Value, frozen=True):
     """Something a host should know; no content (D.Y.4)."""
 
-    code: Literal[
-        "context-source-failed",
-        "unaccounted-usage",
-        "unknown-part",
-        "state-in-system",
-        "compaction-failed",
-    ]
+    code: WarningCode
     source: str | None = None
     error: str | None = None

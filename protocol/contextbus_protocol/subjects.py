@@ -11,8 +11,9 @@ from typing import Literal
 from contextbus_protocol.errors import InvalidTypeError
 
 ActorName = Literal["selection", "working-memory", "placement"]
-Part = Literal["run", "working-memory"]
+Part = Literal["run", "working-memory", "erasures"]
 PARTS: tuple[Part, ...] = ("run", "working-memory")
+"""The parts of a run's own log; ``erasures`` belongs to the tenant."""
 
 LONGEST_NAME = 128
 _PLAIN_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}", re.ASCII)
@@ -98,7 +99,9 @@ def is_reply_address(subject: str, tenant: str) -> bool:
 
 
 def log(tenant: str, run: str, part: Part) -> str:
-    """The literal subject of one part of a run's log."""
+    """The literal subject of one part of a run's log; the erasures are the tenant's, whatever the run."""
+    if part == "erasures":
+        return erasures(tenant)
     return f"ctx.log.{encode_name(tenant)}.{encode_name(run)}.{part}"
 
 

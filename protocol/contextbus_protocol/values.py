@@ -69,7 +69,8 @@ class RefreshOptions(Value, frozen=True):
 class EstimatorSpec(Value, frozen=True):
     """Which counter a step uses (D.M.2, D.D.11).
 
-    ``factor`` is in ten-thousandths: 10000 leaves counts as they are (D.M.5).
+    ``factor`` is in ten-thousandths: 10000 leaves counts as they are (D.M.5).  ``calibrate`` asks a run to learn it
+    from reported usage; ``calibrated`` tells that it did (D.M.11).
     """
 
     kind: Literal["heuristic", "tokenizer"] = "heuristic"
@@ -77,6 +78,7 @@ class EstimatorSpec(Value, frozen=True):
     version: int = 1
     factor: int = 10_000
     calibrated: bool = False
+    calibrate: bool = False
 
 
 class SourceSpec(Value, frozen=True):
@@ -87,12 +89,26 @@ class SourceSpec(Value, frozen=True):
     required: bool = False
 
 
+class ModelPrefix(Value, frozen=True):
+    """Models by provider and the beginning of their id (D.F.12)."""
+
+    provider: str
+    model_id: str
+
+
+class ParentRun(Value, frozen=True):
+    """The run that another one was started from, and its pinned scope: the child's lies within it (D.K.5)."""
+
+    run: str
+    scope: Scope
+
+
 class StepOptions(Value, frozen=True, kw_only=True):
     """What a step is compiled for and with; recorded with the step, so that it can be computed again.
 
     ``overhead_tokens`` counts tool schemas, output schema and framing (D.B.3).  ``scope`` lies within the run's
     pinned one.  ``estimator_kind`` only labels the manifest (D.M.16).  ``tools_digest`` is over the tool definitions,
-    as far as given (D.F.22).
+    as far as given (D.F.22).  ``bound_models`` are further models that bind thinking to the prefix (D.F.12).
     """
 
     scope: Scope
@@ -104,6 +120,7 @@ class StepOptions(Value, frozen=True, kw_only=True):
     estimator: EstimatorSpec = EstimatorSpec()
     estimator_kind: str | None = None
     tools_digest: str | None = None
+    bound_models: tuple[ModelPrefix, ...] = ()
 
 
 class Provenance(Value, frozen=True):
@@ -140,11 +157,20 @@ class SourceStatus(enum.Enum):
     SKIPPED = "skipped"
 
 
+class SourceUsage(Value, frozen=True):
+    """What answering a query cost, in tokens; not ``reported`` means that the amount is held as unaccounted (D.L.3)."""
+
+    model: str
+    tokens: int
+    reported: bool = False
+
+
 class SourceResult(Value, frozen=True):
     """A source's answer as selection uses it: merged in source order, cut to the limit (D.C.16).
 
     ``error`` is a short code without content, set only when failed (D.D.8).  ``truncated`` counts candidates
-    beyond the limit.  ``origin_code`` and ``origin_type`` name what the source raised.
+    beyond the limit.  ``origin_code`` and ``origin_type`` name what the source raised.  ``usage`` is what the answer
+    cost (D.L.6); ``erasures`` is the sequence of the tenant's erasures that the source had seen.
     """
 
     source: str
@@ -156,6 +182,8 @@ class SourceResult(Value, frozen=True):
     truncated: int = 0
     origin_code: str | None = None
     origin_type: str | None = None
+    usage: tuple[SourceUsage, ...] = ()
+    erasures: int | None = None
 
 
 class PlacedEntry(Value, frozen=True):

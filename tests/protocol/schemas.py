@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from contextbus_protocol.blobs import StepFacts, StepInput, StepOutput
+from contextbus_protocol.blobs import RedactedOutput, StepFacts, StepInput, StepOutput
 from contextbus_protocol.codec import COMMIT_VERSION
 from contextbus_protocol.events import AnyEvent, Commit
 from contextbus_protocol.memory_records import MemoryRecord
@@ -27,7 +27,7 @@ TYPES: Final[Mapping[str, Any]] = {
     "messages": AnyMessage,
     "events": AnyEvent,
     "commit": Commit,
-    "blobs": StepInput | StepOutput | StepFacts,
+    "blobs": StepInput | StepOutput | StepFacts | RedactedOutput,
     "package": Package,
     "working-memory": WorkingMemorySnapshot,
     "working-memory-patch": WorkingMemoryPatch,
@@ -43,7 +43,7 @@ def make_schemas() -> dict[str, Schema]:
     """The schemas of this code, by name."""
     made: dict[str, Schema] = {}
     for name, type_ in TYPES.items():
-        # The three blobs have no tag of their own: each is named by what refers to it.
+        # Blobs have no tag of their own: each is named by what refers to it.
         members = type_.__args__ if name == "blobs" else (type_,)
         schemas, components = msgspec.json.schema_components(
             members, schema_hook=_describe_raw, ref_template="#/$defs/{name}"
