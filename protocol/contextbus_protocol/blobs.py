@@ -27,8 +27,8 @@ class StepInput(Value, frozen=True, kw_only=True):
 class StepOutput(Value, frozen=True, kw_only=True):
     """A step's package as its own JSON bytes, what the sources answered, and the latest user text (D.G.17).
 
-    ``restored`` are the recorded offers of records whose block had left the history (D.H.5).  ``query`` and ``prepared``
-    are what the host's functions gave, where they were asked (D.D.25).
+    ``restored`` are the recorded offers of records whose block had left the history (D.H.5).  ``query`` and
+    ``prepared`` are what the host's functions gave, where they were asked (D.D.25).
     """
 
     version: int

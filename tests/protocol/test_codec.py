@@ -84,7 +84,7 @@ HOSTILE: list[bytes] = [
     b'{"type":"loaded","run":"r","token":"t","part":"run","after":18446744073709551616}',
     b'{"type":"loaded","run":"r","token":"t","part":"run","after":1e400}',
     b'{"type":"loaded","run":"r","token":"t","part":"run","after":NaN}',
-    b'{"type":"loaded","run":"r","token":"t","part":"erasures","after":0}',
+    b'{"type":"loaded","run":"r","token":"t","part":"elsewhere","after":0}',
     DEEP,
     b"\x91" * 100_000,
     b"\x81\xa4type" * 20_000,
