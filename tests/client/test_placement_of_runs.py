@@ -9,6 +9,7 @@ import pytest
 from tests.client.scripted import CHARACTERS, MODEL, SCOPE, Scripted, bus_with, sent, state_of, text_in
 
 import contextbus.client as contextbus
+from contextbus.core.placed_blocks import PlacedBlocks
 from contextbus_protocol.chat import assistant, system, user
 from contextbus_protocol.values import Model
 
@@ -28,7 +29,7 @@ async def test_a_block_joins_the_history_only_when_its_call_succeeded(
         if outcome is not None:
             await run.after_model_call(contextbus.Report(status=outcome))
         state = await state_of(bus, run)
-        assert (state.blocks, state.placed) == ((), ())
+        assert (len(state.blocks), state.placed) == (0, ())
         run.append(user("Please?"))
         second = await run.before_model_call(model=MODEL, refresh=True)
         assert [(e.record_id, e.reason) for e in second.manifest.entries] == [("0", "ranked")]  # competes again
@@ -79,7 +80,7 @@ async def test_a_rewritten_history_takes_its_blocks_along_and_changes_the_prefix
         await run.after_model_call(contextbus.Report(status="succeeded"))
         gone = await run.before_model_call([user("What?"), user("Why?")], model=MODEL)
         assert gone.manifest.cache_prefix_cause == "history"
-        assert (await state_of(bus, run)).blocks == ()
+        assert (await state_of(bus, run)).blocks == PlacedBlocks()
         assert (await state_of(bus, run)).placed == ()
         assert len(sent(gone)) == 2
         same = await run.before_model_call([user("What?"), user("Why?"), user("So?")], model=MODEL)

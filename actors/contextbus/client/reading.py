@@ -9,7 +9,8 @@ import msgspec
 
 from contextbus.actors import append
 from contextbus.actors.effects import Fetch, Load
-from contextbus.core.run import RunState, fold_commit
+from contextbus.core.run import fold_commit
+from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog
 from contextbus.runtime.drive import JournalDriver
 from contextbus_protocol import blobs, subjects

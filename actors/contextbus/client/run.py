@@ -15,7 +15,7 @@ from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
 from contextbus.client.working_memory import RunWorkingMemory
 from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
 from contextbus.core.history import digest_message
-from contextbus.core.run import RunState
+from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import tools_text
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
