@@ -29,9 +29,8 @@ MAX_CANDIDATES: Final = 10_000
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 LONGEST_ID: Final = 512
 LONGEST_WORD: Final = 64
-_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
-
 MAX_WARNED_RUNS: Final = 4096
+_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 OnError = Callable[[Query, BaseException], None]
 OnWarning = Callable[[ContextWarning], None]
@@ -111,11 +110,12 @@ class Handler:
         if query.accounting is None or not self._takes_charge:
             return self._offer(query, await self.source.query(query))
         charge = Charge()
-        answer = await cast("_Charged", self.source.query)(query, charge=charge)
-        offered = self._offer(query, answer, charge)
-        if self._on_warning is not None and unaccounted_tokens(charge.usage()) is not None:
-            self._warn(self._on_warning, query.accounting.run)
-        return offered
+        try:
+            return self._offer(query, await cast("_Charged", self.source.query)(query, charge=charge), charge)
+        finally:
+            # What was spent is spent, also if nothing came of it.
+            if self._on_warning is not None and unaccounted_tokens(charge.usage()) is not None:
+                self._warn(self._on_warning, query.accounting.run)
 
     def _offer(self, query: Query, found: object, charge: Charge | None = None) -> Offered | Failed:
         answer: object = found.candidates if isinstance(found, FoundRecords) else found
