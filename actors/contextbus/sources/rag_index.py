@@ -239,7 +239,7 @@ class RagIndex:
                 progress(done, len(due))
         if self._orphans:
             with self._writer.writing(connection):
-                # Only now: a chunk that moved to another file kept its text, and its vector.
+                # Only now: a text that moved to another file keeps its vector.
                 scrub = vector_table.delete_orphans(connection) or scrub
             self._orphans = False
         if scrub:
