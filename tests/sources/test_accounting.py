@@ -306,9 +306,12 @@ def test_amounts_are_summed_by_model_reported_and_held_apart() -> None:
 async def test_a_charge_may_be_used_from_many_threads() -> None:
     charge = Charge()
 
+    def record(tokens: int) -> None:
+        charge(model="m", tokens=tokens, reported=True)
+
     def spend() -> None:
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda _: charge(model="m", tokens=1, reported=True), range(400)))
+            list(pool.map(record, [1] * 400))
 
     await asyncio.to_thread(spend)
     assert charge.usage() == (SourceUsage("m", 400, reported=True),)

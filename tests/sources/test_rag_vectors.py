@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sqlite3
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import cast
@@ -292,11 +293,8 @@ async def test_searches_with_and_without_an_embedder_share_one_file(docs: anyio.
 
 async def test_a_text_that_goes_takes_its_vector_along(docs: anyio.Path) -> None:
     def read() -> list[bytes]:
-        index = RagIndex(Path(docs), Path(docs).parent / "data" / "rag-rag.sqlite")
-        try:
-            return [bytes(row[0]) for row in index._writer.use(lambda c: c.execute("SELECT vector FROM vectors"))]
-        finally:
-            index.close()
+        with contextlib.closing(sqlite3.connect(Path(docs).parent / "data" / "rag-rag.sqlite")) as connection:
+            return [bytes(row[0]) for row in connection.execute("SELECT vector FROM vectors")]
 
     def read_files() -> bytes:
         return b"".join(path.read_bytes() for path in (Path(docs).parent / "data").iterdir())

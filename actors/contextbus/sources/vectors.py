@@ -122,7 +122,7 @@ def find_nearest(connection: sqlite3.Connection, near: Near, limit: int) -> tupl
         return ()
     _check_dimensions(near.embedder, dimensions, len(near.vector))
     rows = connection.execute(_ALL, (near.embedder,))
-    measured = ((sum(map(operator.mul, near.vector, _decode(blob))), digest) for digest, blob in rows)
+    measured = ((_multiply(near.vector, _decode(blob)), digest) for digest, blob in rows)
     best = heapq.nlargest(limit, (pair for pair in measured if pair[0] > 0))
     found = [
         (-closeness, record_id, text)
@@ -130,6 +130,13 @@ def find_nearest(connection: sqlite3.Connection, near: Near, limit: int) -> tupl
         for record_id, text in connection.execute("SELECT record_id, text FROM chunks WHERE digest = ?", (digest,))
     ]
     return tuple((record_id, text) for _, record_id, text in sorted(found)[:limit])
+
+
+def _multiply(one: Sequence[float], other: Sequence[float]) -> float:
+    """The scalar product; of two vectors of length 1 it is their cosine."""
+    if sys.version_info >= (3, 12):
+        return math.sumprod(one, other)  # several times as fast
+    return sum(map(operator.mul, one, other))
 
 
 def _check_dimensions(embedder: str, known: int, given: int) -> None:
