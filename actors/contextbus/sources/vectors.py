@@ -136,7 +136,7 @@ def _multiply(one: Sequence[float], other: Sequence[float]) -> float:
     """The scalar product; of two vectors of length 1 it is their cosine."""
     if sys.version_info >= (3, 12):
         return math.sumprod(one, other)  # several times as fast
-    return sum(map(operator.mul, one, other))
+    return float(sum(map(operator.mul, one, other)))
 
 
 def _check_dimensions(embedder: str, known: int, given: int) -> None:
