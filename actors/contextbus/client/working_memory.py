@@ -8,6 +8,7 @@ from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
 from contextbus.client.working_memory_tools import WorkingMemoryTools
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import Entry, SourceHistory
+from contextbus.core.working_memory_checks import decode_patch
 from contextbus.core.working_memory_patch import PatchResult
 from contextbus.core.working_memory_tools import DEFAULT_PREFIX
 from contextbus_protocol.chat import ToolCall
@@ -100,7 +101,7 @@ class RunWorkingMemory:
             writer=writer,
             operations=operations,
         )
-        return await self._ask(PatchWorkingMemory(**self._sender.head(None, seconds), patch=patch))
+        return await self._send(patch, seconds)
 
     async def current(self) -> WorkingMemorySnapshot | None:
         """The snapshot as it stands, for the model's tools (D.Q.1).
@@ -121,7 +122,7 @@ class RunWorkingMemory:
             NotFoundError: the run has no working memory.
             DeadlineExceededError: no answer came; the patch may be applied again.
         """
-        answer = await self._ask(PatchWorkingMemory(**self._sender.head(None, DEFAULT_SECONDS), patch=patch))
+        answer = await self._send(patch, DEFAULT_SECONDS)
         match answer:
             case WorkingMemoryState(
                 status="applied" | "duplicate" | "rejected" as status, snapshot=WorkingMemorySnapshot() as snapshot
@@ -150,12 +151,20 @@ class RunWorkingMemory:
         return WorkingMemoryTools(self, prefix, agent_path, step=step, known_calls=self._known_calls)
 
     async def read(self, *, seconds: float = DEFAULT_SECONDS) -> WorkingMemorySnapshot | None:
-        """The snapshot; None while there is none.
+        """The snapshot as the log holds it now, whoever wrote last; None while there is none.
 
         Raises:
             DeadlineExceededError: no answer came.
         """
-        return (await self._ask(ReadWorkingMemory(**self._sender.head(None, seconds)))).snapshot
+        # an attempt after the first looks at the log, for what others wrote by another instance
+        head = self._sender.head(None, seconds)
+        head["attempt"] = 2
+        return (await self._ask(ReadWorkingMemory(**head))).snapshot
+
+    async def _send(self, patch: WorkingMemoryPatch, seconds: float) -> WorkingMemoryState:
+        # read anew, it is what another process reads from the log, down to which default stands for which word
+        command = PatchWorkingMemory(**self._sender.head(None, seconds), patch=decode_patch(patch))
+        return await self._ask(command)
 
     async def _ask(self, command: AnyCommand) -> WorkingMemoryState:
         answer = await self._sender.ask("working-memory", command, WorkingMemoryState)
