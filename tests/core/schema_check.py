@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 WORDS = {
     "type",
@@ -20,8 +20,9 @@ WORDS = {
 }
 
 
-def fits(schema: dict[str, Any], value: Any) -> bool:
+def fits(schema: dict[str, Any], given: object) -> bool:
     """Whether the value is valid under the schema."""
+    value = cast("Any", given)
     assert set(schema) <= WORDS, sorted(set(schema) - WORDS)
     if "anyOf" in schema and not any(fits(variant, value) for variant in schema["anyOf"]):
         return False
@@ -32,14 +33,14 @@ def fits(schema: dict[str, Any], value: Any) -> bool:
             return isinstance(value, str) and within(schema, "Length", len(value))
         case "array":
             return (
-                isinstance(value, list)
+                type(given) is list
                 and within(schema, "Items", len(value))
                 and all(fits(schema["items"], entry) for entry in value)
             )
         case "object":
             known = schema.get("properties", {})
             return (
-                isinstance(value, dict)
+                type(given) is dict
                 and all(name in value for name in schema.get("required", ()))
                 and (schema.get("additionalProperties", True) or all(name in known for name in value))
                 and all(fits(known[name], field) for name, field in value.items() if name in known)

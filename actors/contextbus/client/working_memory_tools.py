@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
+from contextbus.core import json_text
 from contextbus.core.working_memory_checks import REMEMBERED_OPERATIONS, decode_snapshot
 from contextbus.core.working_memory_patch import PatchResult, apply_working_memory_patch
 from contextbus.core.working_memory_tool_schemas import ToolShape, define_tools
@@ -246,12 +247,11 @@ def _is_name(value: object) -> bool:
 
 
 def _read_path(path: object) -> tuple[str, ...]:
-    if isinstance(path, list | tuple):
-        names: tuple[object, ...] = tuple(path)
-        texts = tuple(name for name in names if isinstance(name, str))
-        if len(texts) == len(names):
-            return texts
-    raise InvalidTypeError("agent_path: a list of the names of agents, outermost first; empty for the main agent")
+    names = json_text.as_list(path)
+    texts = () if names is None else tuple(name for name in names if isinstance(name, str))
+    if names is None or len(texts) < len(names):
+        raise InvalidTypeError("agent_path: a list of the names of agents, outermost first; empty for the main agent")
+    return texts
 
 
 def _explain(error: ContextBusError) -> str:

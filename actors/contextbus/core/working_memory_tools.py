@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -186,8 +186,7 @@ def read_operations(
         InvalidTypeError: the arguments are no JSON object or not as the tool's schema says.
         NotFoundError: the evidence is no earlier tool call.
     """
-    read = _read_arguments(action, arguments)
-    match read:
+    match _read_arguments(action, arguments):
         case _AddArguments(items=items):
             return tuple(_add(item, is_known_call) for item in items)
         case _UpdateArguments(changes=changes):
@@ -196,19 +195,14 @@ def read_operations(
             return ()
 
 
-def _read_arguments(
-    action: ToolAction, arguments: str | Mapping[str, object] | None
-) -> _ReadArguments | _AddArguments | _UpdateArguments:
-    value: object = {} if arguments is None or arguments == "" else arguments
-    if isinstance(value, str):
-        text = json_text.sound_object(value)
+def _read_arguments(action: ToolAction, arguments: object) -> _ReadArguments | _AddArguments | _UpdateArguments:
+    if isinstance(arguments, Mapping):
+        value: object = dict(cast("Mapping[object, object]", arguments))
+    else:
+        text = json_text.sound_object((arguments or "{}") if isinstance(arguments, str | None) else "")
         if text is None:
             raise InvalidTypeError(f"the arguments are not a JSON object; {_FORMS[action]}")
         value = text.encode()
-    elif not isinstance(value, Mapping):
-        raise InvalidTypeError(f"the arguments are not a JSON object; {_FORMS[action]}")
-    else:
-        value = dict(value)
     try:
         return read_value(value, _ARGUMENTS[action], "arguments")
     except InvalidTypeError as exc:
