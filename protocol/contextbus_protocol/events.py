@@ -269,11 +269,12 @@ class WorkingMemoryCreated(Event, frozen=True, kw_only=True, tag="working-memory
 
 
 class WorkingMemoryPatched(Event, frozen=True, kw_only=True, tag="working-memory-patched"):
-    """A patch was applied; ``revision`` is the one it produced."""
+    """A patch was applied; ``revision`` is the one it produced, ``ids`` are those of the items that it added."""
 
     patch: WorkingMemoryPatch
     revision: int
     now: int
+    ids: tuple[str, ...] = ()
 
 
 class RecordErased(Event, frozen=True, kw_only=True, tag="record-erased"):
