@@ -12,10 +12,12 @@ async with contextbus.open() as bus:
 
 from __future__ import annotations
 
+from contextbus.client.callbacks import PreparedStep, StepContext
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
 from contextbus.client.run import Report, Run
+from contextbus.client.working_memory_tools import SnapshotHandle, working_memory_tools
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
 from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
@@ -31,6 +33,7 @@ from contextbus_protocol.values import (
     ContextBudget,
     EstimatorSpec,
     Model,
+    ModelPrefix,
     RefreshOptions,
     Scope,
     SourceSpec,
@@ -49,11 +52,15 @@ __all__ = [
     "EstimatorSpec",
     "FolderSource",
     "Model",
+    "ModelPrefix",
+    "PreparedStep",
     "RefreshOptions",
     "Report",
     "Run",
     "Scope",
+    "SnapshotHandle",
     "SourceSpec",
+    "StepContext",
     "Usage",
     "apply_working_memory_patch",
     "assistant",
@@ -68,4 +75,5 @@ __all__ = [
     "source",
     "system",
     "user",
+    "working_memory_tools",
 ]
