@@ -22,13 +22,13 @@ from contextbus.sources.answers import handler
 from contextbus.sources.database import MEMORY
 from contextbus.sources.interface import candidate, source
 from contextbus.sources.transcript import TranscriptSource, transcript_source
-from contextbus.sources.transcript_feed import MAX_TEXT_BYTES
+from contextbus.sources.transcript_feed import MAX_TEXT_BYTES, PAGE_COMMITS
 from contextbus.sources.transcript_index import TranscriptIndex
 from contextbus.sources.worker import Worker
 from contextbus_protocol import subjects
 from contextbus_protocol.chat import ChatMessage, Reasoning, Text, ToolCall, ToolResult
 from contextbus_protocol.digests import digest_text
-from contextbus_protocol.questions import Failed, Query
+from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import Candidate
 
 BOB = Scope(user_id="bob")
@@ -368,3 +368,63 @@ async def test_behind_a_worker_and_in_a_step(opened: ContextBus, tenant: str, as
     assert set(chosen) == {"first/0", "first/1"}
     assert {entry.kind for entry in chosen.values()} == {"transcript"}
     await made.aclose()
+
+
+async def test_a_log_of_many_pages_is_read_to_its_end(
+    opened: ContextBus, transcript: TranscriptSource, ask: Ask
+) -> None:
+    run = await opened.run("long", scope=ADA)
+    for number in range(PAGE_COMMITS + 6):
+        run.append(user(f"tea {number}"))
+        await run.flush()
+    found = await transcript.query(ask("green tea", limit=1000))
+    assert {c.record_id for c in found} == {f"long/{n}" for n in range(PAGE_COMMITS + 6)}
+
+
+async def test_a_query_without_time_for_the_whole_log_is_answered_from_what_was_read(
+    opened: ContextBus, transcript: TranscriptSource, ask: Ask
+) -> None:
+    await say(opened, "a", user("tea"))
+    assert await transcript.query(ask("green tea", seconds_left=0.0)) == []
+    await transcript.catch_up()
+    await say(opened, "b", user("tea"))
+    assert [c.record_id for c in await transcript.query(ask("green tea", seconds_left=-1.0))] == ["a/0"]
+    assert len(await transcript.query(ask("green tea"))) == 2
+
+
+async def test_it_follows_the_log_while_nobody_asks(opened: ContextBus, tenant: str) -> None:
+    index = TranscriptIndex(MEMORY)
+    made = TranscriptSource(journal_of(opened), tenant, index, keep_seconds=0.01)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.keep)
+        await say(opened, "a", user("tea"))
+        with anyio.fail_after(30):
+            while not await anyio.to_thread.run_sync(index.runs):
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    await made.aclose()
+
+
+async def test_a_commit_of_a_newer_release_stops_the_index_and_is_not_overlooked(
+    opened: ContextBus, transcript: TranscriptSource, ask: Ask, tenant: str
+) -> None:
+    await say(opened, "a", user("tea"))
+    page = await journal_of(opened).read(subjects.log(tenant, "a", "run"), after=0)
+    assert not isinstance(page, Unanswered)
+    newer = msgspec.json.encode({**msgspec.json.decode(page.records[0].data), "version": 99, "run": "newer"})
+    await journal_of(opened).append(
+        subjects.log(tenant, "newer", "run"), newer, expected=0, message_id="m", command="c"
+    )
+    answer = await handler(transcript)(ask("green tea"))
+    assert isinstance(answer, Failed)
+    assert answer.origin_code == "unsupported_version"
+
+
+async def test_texts_beyond_what_an_answer_may_hold_are_left_out(
+    opened: ContextBus, transcript: TranscriptSource, ask: Ask
+) -> None:
+    long = "tea " + "x" * (MAX_TEXT_BYTES - 10)
+    await say(opened, "a", *(user(f"{long}{n:02}") for n in range(70)))
+    answer = await handler(transcript)(ask("green tea", limit=1000))
+    assert isinstance(answer, Offered)
+    assert 60 <= len(answer.candidates) < 70
