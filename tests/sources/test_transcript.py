@@ -1,5 +1,7 @@
 """The transcript: what real runs said, found by the runs that may know of it."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
