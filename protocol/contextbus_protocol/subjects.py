@@ -110,6 +110,11 @@ def log_of_tenant(tenant: str) -> str:
     return f"ctx.log.{encode_name(tenant)}.>"
 
 
+def run_logs(tenant: str) -> str:
+    """The filter over the ``run`` parts of all runs of a tenant."""
+    return f"ctx.log.{encode_name(tenant)}.*.run"
+
+
 def erasures(tenant: str) -> str:
     """The literal subject of a tenant's erasures."""
     return f"ctx.log.{encode_name(tenant)}.erasures"

@@ -23,10 +23,12 @@ from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
 from contextbus.core.estimate import estimate_overhead, make_estimator
 from contextbus.core.manifest import context_warnings
+from contextbus.core.skill_tool import answer_load_skill, load_skill_tool
 from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_patch import apply_working_memory_patch
 from contextbus.sources.interface import candidate, source
 from contextbus.sources.rag import FolderSource
+from contextbus.sources.skills import SkillsSource
 from contextbus_protocol.chat import ChatMessage, assistant, system, user
 from contextbus_protocol.values import (
     Candidate,
@@ -59,9 +61,11 @@ __all__ = [
     "Run",
     "Scope",
     "SnapshotHandle",
+    "SkillsSource",
     "SourceSpec",
     "StepContext",
     "Usage",
+    "answer_load_skill",
     "apply_working_memory_patch",
     "assistant",
     "candidate",
@@ -69,6 +73,7 @@ __all__ = [
     "context_warnings",
     "create_working_memory",
     "estimate_overhead",
+    "load_skill_tool",
     "make_estimator",
     "merge_budget",
     "open",
