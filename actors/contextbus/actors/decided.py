@@ -10,7 +10,7 @@ from contextbus.actors import gather
 from contextbus.actors.flight import Flight, Prepared
 from contextbus.actors.recorded import Tokenizers, estimator_of, head_of
 from contextbus.actors.settle import snapshot_of
-from contextbus.core.owed import restore_results
+from contextbus.core.owed import demand_missing, restore_results
 from contextbus.core.prefix import stale_ranges
 from contextbus.core.run_state import RunState
 from contextbus.core.step import decide_step
@@ -35,10 +35,7 @@ def restored_of(flight: Flight, prepared: Prepared) -> tuple[tuple[SourceResult,
     offers = {o.package: o.results for o in flight.offers}
     sources = [s.id for s in prepared.options.sources]
     restored, missing = restore_results(plan.restore, offers, sources)
-    owed = tuple(
-        (o.entry.source, o.entry.record_id) for o in missing if o.entry.mandatory and o.entry.source in sources
-    )
-    return restored, plan.demands + owed
+    return restored, plan.demands + demand_missing(missing, sources)
 
 
 def place_of(
@@ -90,7 +87,7 @@ def place_of(
         active_task_id=plan.active_task_id,
         working_memory=used,
         prepared_fact=prepared.hook,
-        demanded=demands if flight.gathered != "nothing" else (),
+        demanded=demands,
         erasures=flight.erasures,
         usage=usage,
         warnings=("unaccounted-usage",) if unaccounted else (),
@@ -125,11 +122,16 @@ def results_of(flight: Flight) -> tuple[SourceResult, ...]:
     if prepared is None or flight.gathered == "nothing":
         return ()
     results = gather.in_order(flight, prepared.options)
-    if prepared.plan.refresh.retrieve or flight.gathered == "records":
+    if prepared.plan.refresh.retrieve:
         return results
-    # another step served the refresh meanwhile: only what is owed is taken (D.G.14, D.G.31)
-    owed = {source for source, _ in restored_of(flight, prepared)[1]}
-    return tuple(r for r in results if r.source in owed)
+    # nothing new is due, or another step served the refresh meanwhile: only what is owed is taken (D.G.14, D.G.31)
+    demands = restored_of(flight, prepared)[1]
+    owed = {source for source, _ in demands}
+    return tuple(
+        replace(r, candidates=tuple(c for c in r.candidates if (r.source, c.record_id) in demands))
+        for r in results
+        if r.source in owed
+    )
 
 
 def stored_output(flight: Flight) -> StepOutput | None:

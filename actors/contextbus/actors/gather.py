@@ -224,11 +224,15 @@ def drop_erased(flight: Flight, loaded: Loaded) -> Flight:
     reached = max((sequence for sequence, _, _ in loaded.commits), default=loaded.after)
     if not any(erased.values()):
         return replace(flight, erasures=reached)
-    results = tuple(
-        replace(r, candidates=tuple(c for c in r.candidates if c.digest not in erased.get(r.source, ())))
-        for r in flight.results
-    )
-    return replace(flight, results=results, erasures=reached)
+
+    def left_of(results: tuple[SourceResult, ...]) -> tuple[SourceResult, ...]:
+        return tuple(
+            replace(r, candidates=tuple(c for c in r.candidates if c.digest not in erased.get(r.source, ())))
+            for r in results
+        )
+
+    offers = tuple(replace(o, results=left_of(o.results)) for o in flight.offers)
+    return replace(flight, results=left_of(flight.results), offers=offers, erasures=reached)
 
 
 def oldest_erasures(flight: Flight) -> int | None:

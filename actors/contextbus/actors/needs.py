@@ -78,7 +78,8 @@ def next_need(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> tuple[F
     _, demands = decided.restored_of(flight, prepared)
     if refresh.retrieve and flight.gathered != "all":
         return flight, AskSources(demands)
-    if demands and flight.gathered == "nothing":
+    asked = {(query.source, record) for query in flight.queries for record in query.records}
+    if not asked.issuperset(demands):  # also what came to be owed while the sources were asked
         return flight, AskSources(demands)
     after = gather.oldest_erasures(flight)
     if after is not None and flight.erasures is None:

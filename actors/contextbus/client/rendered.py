@@ -13,6 +13,7 @@ from contextbus.core.placed_blocks import link_block
 from contextbus.core.prefix import withhold_thinking
 from contextbus.core.rendering import Rendering
 from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.package import Package
 
 PositionedBlock = tuple[int, ChatMessage]
 
@@ -42,6 +43,21 @@ class BlocksInPlace(msgspec.Struct, frozen=True):
             if position <= count:
                 kept = kept.add(position, {digest_message(message): message})
         return kept
+
+    def before(self, count: int, package: Package) -> BlocksInPlace:
+        """The blocks that a step of ``count`` messages was compiled behind: neither its own nor those of later steps.
+
+        A stored step may be asked for again once its call has succeeded (D.R.7).
+        """
+        first = package.blocks[:1]  # an append block is like no other; a tail may be
+        own = {digest_message(message) for block in first for message in block.messages}
+        found = BlocksInPlace()
+        for position, message in self.items:
+            digest = digest_message(message)
+            if position > count or (position == count and digest in own):
+                break
+            found = found.add(position, {digest: message})
+        return self if found.chain == self.chain else found
 
 
 class RenderedHistory(Mapping[str, Rendering]):

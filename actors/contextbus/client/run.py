@@ -244,17 +244,21 @@ class Run:
             seconds: how long an attempt may take.
 
         Raises:
-            InvalidTypeError: no step was compiled before (D.I.6).
+            InvalidTypeError: the run has no compiled step (D.I.6).
             ContextBudgetExceededError: mandatory content does not fit, phase ``overflow-retry`` (D.I.3).
             StaleStepError: the step's outcome is recorded, or the history went on.
             DeadlineExceededError: no answer came.
         """
-        before = self._compiled
-        if before is None:
+        before, last = self._compiled, self._content.state.last
+        if before is not None:
+            model, tools = before.model, before.tools
+        elif last is not None:  # after a restart the log's last step; the texts of its tools are not in it (D.W.1)
+            model, tools = last.options.model, None
+        else:
             raise InvalidTypeError("no step was compiled; before_model_call comes before on_overflow")
-        command = OverflowStep(**self._sender.head(None, seconds), step=before.step, input_tokens=input_tokens)
+        command = OverflowStep(**self._sender.head(None, seconds), step=self._last_step(), input_tokens=input_tokens)
         answer = await self._sender.ask("selection", command, StepCompiled)
-        return await self._take_step(answer, before.model, before.tools)
+        return await self._take_step(answer, model, tools)
 
     async def after_model_call(self, report: Report, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Record how the model call of the last step went; on success its block joins the history (D.F.13, D.R.4).
@@ -317,10 +321,10 @@ class Run:
         Raises:
             InvalidTypeError: the prefix is no part of a tool's name.
         """
-        return self.working_memory.tools(prefix, agent_path, step=self._tool_step)
+        return self.working_memory.tools(prefix, agent_path, step=self._last_step)
 
-    def _tool_step(self) -> int:
-        """The number of the step whose model call made the tool call, also after a restart."""
+    def _last_step(self) -> int:
+        """The number of the step whose model call made a tool call or overflowed, also after a restart."""
         if self._compiled is not None:
             return self._compiled.step
         last = self._content.state.last
@@ -368,11 +372,13 @@ class Run:
 
     async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
         self._acknowledge(answer)
-        if answer.blocks != self._blocks.chain:
-            await self.load()  # blocks came or went that this client knows nothing of (D.J.6)
+        known, package = self._sender.handle, decode_json(answer.package, Package)
+        if (known.base_count, known.base_chain, self._blocks.chain) != (answer.count, answer.chain, answer.blocks):
+            await self.load()  # messages or blocks came or went that this client knows nothing of (D.J.6)
         history = self._sender.handle.history
         history = history.keep(min(answer.count, history.count))
-        self._rendered = RenderedHistory(history, self._blocks, self._rendered, answer.stale_thinking)
+        blocks = self._blocks.before(history.count, package) if answer.stored else self._blocks
+        self._rendered = RenderedHistory(history, blocks, self._rendered, answer.stale_thinking)
         self._open_count = history.count
         rendered = self._rendered
         if answer.prepared is not None:  # for this request only, so nothing is grown from it
@@ -386,7 +392,7 @@ class Run:
             commit=answer.commit,
             reference=answer.reference,
             text=answer.package,
-            package=decode_json(answer.package, Package),
+            package=package,
             model=model if answer.options is None else answer.options.model,
             tools=tools,
             stored=answer.stored,

@@ -74,6 +74,13 @@ def restore_results(
     return restored, tuple(missing)
 
 
+def demand_missing(missing: Iterable[OwedEntry], sources: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The records without text that a step cannot wait for, as (source, record id) (D.H.8)."""
+    return tuple(
+        (o.entry.source, o.entry.record_id) for o in missing if o.entry.mandatory and o.entry.source in sources
+    )
+
+
 def _find_offer(entry: PlacedEntry, results: Iterable[SourceResult]) -> tuple[SourceResult, Candidate] | None:
     wanted = (entry.record_id, entry.revision, entry.digest)
     for result in results:
@@ -115,8 +122,8 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
     for block in gone:
         state = break_prefix(state, "redacted", block.position)
     last = before.last
-    reopens = last is not None and last.package == event.package and last.status == "open"
-    return replace(state, redaction_due=state.redaction_due or bool(gone) or reopens)
+    reopens = last is not None and last.package == event.package and last.status == "open"  # compiled again (D.J.2)
+    return replace(state, redaction_due=state.redaction_due or reopens)
 
 
 def _redact_last(last: LastStep | None, event: PackageRedacted) -> LastStep | None:

@@ -42,6 +42,8 @@ def prefix_cause(state: RunState, options: StepOptions) -> CachePrefixCause | No
     if last.block is not None and not state.blocks.holds_append(last.step):
         # the last request ended with a block whose call did not succeed (D.F.13), or that a forget took (D.J.6)
         return "redacted" if last.redacted else "history"
+    if last.tail and last.status != "succeeded":
+        return "history"  # where tails stay they are part of what is compared (D.F.17)
     return None
 
 
@@ -60,7 +62,7 @@ def stale_ranges(state: RunState, options: StepOptions, count: int) -> tuple[tup
     if last.options.tools_digest != options.tools_digest:
         starts.append(0)
     prepared = last.prepared is not None and last.prepared.messages is not None
-    if prepared or (last.status != "succeeded" and (last.block is not None or last.tail)):
+    if prepared or last.loose_tail or (last.status != "succeeded" and (last.block is not None or last.tail)):
         starts.append(last.count)  # what came behind that request was written behind what no longer stands there
     if not starts or min(starts) >= count:
         return state.stale_thinking

@@ -155,12 +155,18 @@ def append_messages(state: RunState, event: MessagesAppended) -> RunState:
             calls = tuple((call, index) for call in fact.skill_calls)
         if fact.succeeded and calls:
             loaded = tuple(call.skill for call, _ in calls if call.call in fact.succeeded)
-            skills = tuple(s for s in skills if s.skill not in loaded)
-            skills += tuple(LoadedSkill(skill, index) for skill in dict.fromkeys(loaded))
+            skills = _load_skills(skills, loaded, index)
             calls = tuple(pending for pending in calls if pending[0].call not in fact.succeeded)
     entries = (Entry(fact.digest, fact.eighteenths) for fact in event.messages)
     history = state.history.extend(entries)
     return msgspec.structs.replace(state, history=history, system_count=system_count, skill_calls=calls, skills=skills)
+
+
+def _load_skills(skills: tuple[LoadedSkill, ...], loaded: tuple[str, ...], index: int) -> tuple[LoadedSkill, ...]:
+    """The loaded skills with more: one that was loaded before stays loaded by its first result, and is asked again."""
+    first = {s.skill: s.position for s in skills}
+    kept = tuple(s for s in skills if s.skill not in loaded)
+    return kept + tuple(LoadedSkill(skill, first.get(skill, index)) for skill in dict.fromkeys(loaded))
 
 
 def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str, command: str) -> RunState:
@@ -182,6 +188,7 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
     retrieved = event.pass_ > state.passes
     limited = event.fallback == "pass-limit"
     served = retrieved or (event.redacted and not options.sources)
+    tail = tuple(b for b in event.blocks if b.placement == "ephemeral-tail")
     return msgspec.structs.replace(
         state,
         last=LastStep(
@@ -197,7 +204,8 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
             sequence=sequence,
             digest=digest,
             block=next((b for b in event.blocks if b.placement == "append"), None),
-            tail=tuple(b for b in event.blocks if b.placement == "ephemeral-tail") if event.placement.tail_kept else (),
+            tail=tail if event.placement.tail_kept else (),
+            loose_tail=bool(tail) and not event.placement.tail_kept,
             entries=entries,
             owed=state.owed,
             estimated=event.budget.used_tokens + event.budget.selected_tokens,
@@ -240,12 +248,16 @@ def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
     state = _calibrate(state, last, usage)
     settled = msgspec.structs.replace(last, status="succeeded")
     state = msgspec.structs.replace(state, last=settled)
-    facts = last.tail if last.block is None else (last.block, *last.tail)
     if last.count > state.history.count:
         return state
+    block = None if last.redacted else last.block  # the text that a forget took is not in the history (D.J.4, D.J.6)
+    facts = last.tail if block is None else (block, *last.tail)
     blocks = (PlacedBlock(step, last.pass_, last.count, fact, last.package) for fact in facts)
-    placed = state.placed + (last.entries if last.block is not None else ())
+    placed = state.placed + (last.entries if block is not None else ())
     owed = tuple(_wait(o) if o in last.owed else o for o in state.owed)
+    if block is None and last.block is not None:
+        owed += tuple(OwedEntry(entry, last.package) for entry in last.entries)
+        state = break_prefix(state, "redacted", last.count)
     return msgspec.structs.replace(
         state, blocks=state.blocks.add(*blocks), placed=placed, owed=still_owed(owed, placed)
     )

@@ -56,8 +56,9 @@ class LastStep(msgspec.Struct, frozen=True):
     """The newest compiled step and how its model call went; ``scope`` is the one that its step asked for.
 
     ``options`` are those it was compiled with, what the host's hook changed included.  ``estimated`` is the counted
-    size of its request in tokens, ``tail`` its tail if that stays once the call succeeded (D.F.9).  ``owed`` are the
-    records that could return with it.  ``redacted`` tells that a forget took its stored package.
+    size of its request in tokens, ``tail`` its tail if that stays once the call succeeded (D.F.9), ``loose_tail`` tells
+    that it ended with one that does not.  ``owed`` are the records that could return with it.  ``redacted`` tells that a
+    forget took its stored package.
     """
 
     step: int
@@ -74,6 +75,7 @@ class LastStep(msgspec.Struct, frozen=True):
     status: CallStatus = "open"
     block: BlockFact | None = None
     tail: tuple[BlockFact, ...] = ()
+    loose_tail: bool = False
     entries: tuple[PlacedEntry, ...] = ()
     owed: tuple[OwedEntry, ...] = ()
     estimated: int = 0

@@ -14,6 +14,7 @@ from contextbus.actors.step_event import compile_event
 from contextbus.core.estimate import Estimator, make_estimator, recorded_estimator
 from contextbus.core.history import digest_message, latest_user_text
 from contextbus.core.memory_run import MemoryState
+from contextbus.core.owed import demand_missing, restore_results
 from contextbus.core.placement import place
 from contextbus.core.prepared import fold_prepared, prepared_options
 from contextbus.core.run import ChainBrokenError, fold_commit, fold_event
@@ -298,12 +299,16 @@ def _compute(
             prepared=event.prepared,
             policy=logged.commit.policy,
         )
+    returning = plan.restore if event.overflow is None else tuple(o for o in state.owed if not o.waits)
+    sources = [s.id for s in options.sources]
+    restored, missing = restore_results(returning, {o.package: output.restored for o in returning}, sources)
+    demands = () if event.overflow is not None else plan.demands + demand_missing(missing, sources)
     decision = decide_step(
         state,
         plan,
         options=options,
         results=output.results,
-        restored=output.restored,
+        restored=restored,
         snapshot=snapshot,
         estimator=estimator,
     )
@@ -332,7 +337,7 @@ def _compute(
         options=event.options,
         decision=decision,
         results=output.results,
-        restored=output.restored,
+        restored=restored,
         query=plan.query if plan.refresh.retrieve or event.overflow is not None else "",
         user_text=output.user_text,
         active_task_id=plan.active_task_id,
@@ -341,13 +346,13 @@ def _compute(
         rewritten=event.rewritten,
         prepared=output.prepared,
         prepared_fact=_prepared(event, output, estimator),
-        demanded=event.demanded,
+        demanded=demands,
         overflow=event.overflow,
         erasures=event.erasures,
         usage=event.usage,
         warnings=event.warnings,
     )
-    package = place(decision, output.results, snapshot, message.query, output.restored)
+    package = place(decision, output.results, snapshot, message.query, restored)
     again, text, _ = compile_event(message, package, estimator)
     return again, text
 
