@@ -43,7 +43,7 @@ class Vector(msgspec.Struct, Generic[T], frozen=True):
         for chunk in self.chunks[whole:]:
             yield from chunk[offset:]
             offset = 0
-        yield from self.rest[offset:]
+        yield from self.rest[max(0, count - len(self.chunks) * CHUNK) :]
 
     def begins_with(self, other: Vector[T]) -> bool:
         """Whether the items of another vector are the first of this one; shared chunks are compared by identity."""
