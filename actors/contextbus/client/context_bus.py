@@ -22,7 +22,7 @@ from contextbus.runtime.journal import Journal, Unanswered
 from contextbus.sources.interface import Source
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
-from contextbus_protocol.events import MessagesAppended, StepCompiled
+from contextbus_protocol.events import MessagesAppended, PackageRedacted, StepCompiled
 from contextbus_protocol.questions import Query
 from contextbus_protocol.values import (
     ContextBudget,
@@ -207,6 +207,8 @@ class ContextBus:
                     wanted.append(event.inputs)
                 elif isinstance(event, StepCompiled):
                     wanted += [r for r in (event.package, event.facts) if r is not None]
+                elif isinstance(event, PackageRedacted):
+                    wanted.append(event.replacement)
         return await read_blobs(self.driver, log.run, wanted)
 
     async def verify(self, run: str) -> Verdict:
