@@ -14,6 +14,7 @@ import contextbus.client as contextbus
 from contextbus.sources.interface import check_source
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.errors import StaleStepError
+from contextbus_protocol.values import RefreshOptions
 
 SECRET, KEPT, FRESH = (
     contextbus.candidate("0", "The secret is tea.", 0.9),
@@ -42,7 +43,7 @@ async def run_with_block(bus: contextbus.ContextBus, **changes: Any) -> contextb
 async def test_the_open_step_is_compiled_again_under_its_number() -> None:
     rag = Scripted([SECRET, KEPT])
     async with bus_with(rag) as bus:
-        run = await bus.run("r", scope=SCOPE, sources=["rag"], refresh={"max_passes": 1, "min_steps": 99})
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], refresh=RefreshOptions(min_steps=99, max_passes=1))
         await run.before_model_call([user("How?")], model=MODEL)
         await forget(bus, "r", "0")
         rag.answer = [KEPT, FRESH]

@@ -15,6 +15,7 @@ from contextbus.client.rendered import BlocksInPlace, RenderedHistory
 from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
 from contextbus.client.working_memory import RunWorkingMemory
 from contextbus.client.working_memory_tools import WorkingMemoryTools
+from contextbus.core.budget import require_count
 from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
 from contextbus.core.history import SourceHistory, digest_message
 from contextbus.core.run_state import RunState
@@ -244,11 +245,13 @@ class Run:
             seconds: how long an attempt may take.
 
         Raises:
-            InvalidTypeError: the run has no compiled step (D.I.6).
+            InvalidTypeError: the run has no compiled step (D.I.6), or the limit is no count.
             ContextBudgetExceededError: mandatory content does not fit, phase ``overflow-retry`` (D.I.3).
             StaleStepError: the step's outcome is recorded, or the history went on.
             DeadlineExceededError: no answer came.
         """
+        if input_tokens is not None:
+            require_count("input_tokens", input_tokens)
         before, last = self._compiled, self._content.state.last
         if before is not None:
             model, tools = before.model, before.tools
@@ -372,11 +375,11 @@ class Run:
 
     async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
         self._acknowledge(answer)
-        known, package = self._sender.handle, decode_json(answer.package, Package)
-        if (known.base_count, known.base_chain, self._blocks.chain) != (answer.count, answer.chain, answer.blocks):
+        package = decode_json(answer.package, Package)
+        history = self._first(answer.count)
+        if (history.chain, self._blocks.chain) != (answer.chain, answer.blocks):
             await self.load()  # messages or blocks came or went that this client knows nothing of (D.J.6)
-        history = self._sender.handle.history
-        history = history.keep(min(answer.count, history.count))
+            history = self._first(answer.count)
         blocks = self._blocks.before(history.count, package) if answer.stored else self._blocks
         self._rendered = RenderedHistory(history, blocks, self._rendered, answer.stale_thinking)
         self._open_count = history.count
@@ -402,6 +405,10 @@ class Run:
         )
         self._own.update(digest_message(m) for block in self._open.blocks for m in block.messages)
         return self._open
+
+    def _first(self, count: int) -> SourceHistory:
+        history = self._sender.handle.history
+        return history.keep(min(count, history.count))
 
     def _overhead_estimator(self) -> Estimator:
         return make_estimator(self._estimator, self._bus.tokenizers)
