@@ -16,7 +16,14 @@ from contextbus.replay.run_log import LoggedCommit, RunLog
 from contextbus.replay.verify import Verdict, verify_run
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.codec import decode_json
-from contextbus_protocol.commands import ErrorReply, OverflowStep, Recorded, RedactedPackage, RedactPackages, StepCompiled
+from contextbus_protocol.commands import (
+    ErrorReply,
+    OverflowStep,
+    Recorded,
+    RedactedPackage,
+    RedactPackages,
+    StepCompiled,
+)
 from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Fetched, Loaded
@@ -166,7 +173,9 @@ class Driven:
         """Forget a record: packages get a blob in their place, and the run is told, as a memory worker does it."""
         done = tuple(self._replace(reference, source, record) for reference in packages)
         return self.send(
-            RedactPackages(**head(command), source=source, record_id=record, erasure=self.erasures.last[0], packages=done)
+            RedactPackages(
+                **head(command), source=source, record_id=record, erasure=self.erasures.last[0], packages=done
+            )
         )
 
     def _replace(self, reference: str, source: str, record: str) -> RedactedPackage:

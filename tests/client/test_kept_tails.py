@@ -108,7 +108,9 @@ async def test_another_client_renders_the_same_bytes() -> None:
         other.append(user("More?"))
         later = await other.before_model_call(model=OPUS)
         await one.load()
-        assert (await one.before_model_call(model=OPUS)).payload("anthropic").json() == later.payload("anthropic").json()
+        assert (await one.before_model_call(model=OPUS)).payload("anthropic").json() == later.payload(
+            "anthropic"
+        ).json()
 
 
 @pytest.mark.broker

@@ -254,7 +254,9 @@ def test_a_mandatory_record_never_waits() -> None:
 @pytest.mark.rule("D.H.5", "D.G.25")
 def test_restored_records_come_by_source_in_the_steps_order_then_by_id() -> None:
     owed = [
-        OwedEntry(PlacedEntry(source=s, record_id="r", digest=candidate("r", s, 1.0).digest, step=0, pass_=1, tokens=1), s)
+        OwedEntry(
+            PlacedEntry(source=s, record_id="r", digest=candidate("r", s, 1.0).digest, step=0, pass_=1, tokens=1), s
+        )
         for s in ("b", "a", "docs", "z")
     ]
     found = {s: (SourceResult(s, "rag", candidates=(candidate("r", s, 1.0),)),) for s in ("b", "a", "docs", "z")}

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Coroutine
 
+from tests.client.forgetting import forget
 from tests.client.scripted import SCOPE, Scripted, bus_with
 from tests.golden.journal import FOLDER, Journal, summarise, write_journal
 
 import contextbus.client as contextbus
 from contextbus import __version__
 from contextbus_protocol import codec
-from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult, assistant, system, user
+from contextbus_protocol.chat import ChatMessage, Reasoning, Text, ToolCall, ToolResult, assistant, system, user
 from contextbus_protocol.errors import ContextBusError, SourceFailedError
 from contextbus_protocol.values import EstimatorSpec, Model, Provenance, SourceSpec
 from contextbus_protocol.working_memory import (
@@ -28,10 +30,17 @@ from contextbus_protocol.working_memory import (
 )
 
 MODEL = Model("anthropic", "claude-test", 200_000, 8_000)
+BOUND = Model("anthropic", "claude-opus-5-5", 200_000, 8_000)
+THOUGHT = ChatMessage(role="assistant", content=(Reasoning(text="Hm.", signature="sig"), Text(text="Ask CI.")))
 CALL = ChatMessage(
     role="assistant", content=(ToolCall(id="call-1", name="status", arguments='{"service": "billing"}'),)
 )
 RESULT = ChatMessage(role="tool", content=(ToolResult(id="call-1", content=(Text(text="green"),)),))
+
+LOAD = ChatMessage(role="assistant", content=(ToolCall(id="call-2", name="load_skill", arguments='{"skill": "ci"}'),))
+LOADED = ChatMessage(
+    role="tool", content=(ToolResult(id="call-2", name="load_skill", content=(Text(text="Loaded."),)),)
+)
 
 
 async def record_all_events(estimator: EstimatorSpec) -> Journal:
@@ -80,6 +89,48 @@ async def record_all_events(estimator: EstimatorSpec) -> Journal:
         return await take_journal(bus, run.id)
 
 
+async def record_returns() -> Journal:
+    """A run of policy 2: kept tails, blocks that left and returned, a forget, a skill, steps compiled again for less."""
+    found = [
+        contextbus.candidate(str(n), f"Runbook {n}: deploys need a green CI run. " * (n + 1), 0.9) for n in range(3)
+    ]
+    body = contextbus.candidate("ci/body", "Ask the pipeline, then wait.", 1.0, mandatory=True)
+    docs, skills = Scripted(found), Scripted(id="skills", kind="skills")
+    tickets = Scripted(RuntimeError("down"), id="tickets", required=True)
+    async with bus_with(docs, skills, tickets) as bus:
+        run = await bus.run("golden", scope=SCOPE, sources=["rag", "skills"], budget={"max_tokens": 400})
+        await run.working_memory.create(goal="Deploy billing.")
+        with contextlib.suppress(SourceFailedError):  # step-failed
+            strict = await bus.run("golden", scope=SCOPE, sources=["tickets"])
+            await strict.before_model_call([user("How do I deploy?")], model=BOUND)
+        await run.load()
+        done = contextbus.Report(status="succeeded", messages=[THOUGHT])
+        await run.before_model_call([user("How do I deploy?")], model=BOUND)
+        await run.after_model_call(done)
+        await run.working_memory.patch(AddObservation(text="CI is green."), expected_revision=0, writer="model")
+        run.append(user("And now?"))
+        await run.before_model_call(model=BOUND)  # its tail is kept
+        await run.after_model_call(done)
+        await run.before_model_call([user("How do we deploy?")], model=BOUND)  # history-replaced, restored
+        await run.after_model_call(contextbus.Report(status="overflow"))
+        await run.on_overflow(1_100)
+        await run.after_model_call(done)
+        await forget(bus, run.id, "0")
+        docs.answer = found[1:]
+        run.append(user("Once more?"))
+        await run.before_model_call(model=BOUND)  # the block of the forgotten record left, another returns
+        await run.after_model_call(done)
+        await run.request_refresh()
+        await run.before_model_call(model=BOUND)  # host-request
+        skills.answer = [body]
+        await run.after_model_call(contextbus.Report(status="succeeded", messages=[LOAD, LOADED]))
+        await run.before_model_call(model=BOUND)  # asked for the body
+        await run.after_model_call(done)
+        await run.before_model_call([user("Next?"), LOAD, LOADED], model=BOUND, step=9)
+        await run.on_overflow(1_300)
+        return await take_journal(bus, run.id)
+
+
 async def take_journal(bus: contextbus.ContextBus, run: str) -> Journal:
     """The stored bytes of a run.
 
@@ -101,10 +152,15 @@ async def take_journal(bus: contextbus.ContextBus, run: str) -> Journal:
 
 def main() -> None:
     """Write what is missing."""
-    for name, estimator in (("classes", EstimatorSpec()), ("characters", EstimatorSpec(name="characters"))):
+    recorders: dict[str, Callable[[], Coroutine[None, None, Journal]]] = {
+        "classes": lambda: record_all_events(EstimatorSpec()),
+        "characters": lambda: record_all_events(EstimatorSpec(name="characters")),
+        "policy2-classes": record_returns,
+    }
+    for name, record in recorders.items():
         path = FOLDER / f"{__version__}-{name}.jsonl"
         if not path.exists():
-            write_journal(path, asyncio.run(record_all_events(estimator)))
+            write_journal(path, asyncio.run(record()))
             print(f"{path.name}: recorded")  # noqa: T201  (a command line)
 
 

@@ -6,7 +6,7 @@ Nothing but the log and the blobs is read: no source, no tokenizer, no clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
@@ -20,11 +20,12 @@ from contextbus.core.prepared import fold_prepared, prepared_options
 from contextbus.core.run import ChainBrokenError, fold_commit, fold_event
 from contextbus.core.run_state import RunState
 from contextbus.core.step import POLICIES, counter_of, decide_step, plan_overflow, plan_step
+from contextbus.replay.differences import first_difference
 from contextbus.replay.form import find_command_flaw, find_flaws
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.chat import Text
-from contextbus_protocol.codec import decode_json, encode_json
+from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import (
@@ -150,6 +151,8 @@ def _check_commit(
     for event in logged.commit.events:
         if isinstance(event, MessagesAppended):
             yield from _check_messages(before, logged, event, fetch)
+        elif isinstance(event, PackageRedacted):
+            yield from _check_replacement(logged, event, fetch)
         elif isinstance(event, StepCompiled):
             if logged.commit.policy not in POLICIES:
                 yield Check(
@@ -165,6 +168,16 @@ def _check_commit(
             else:
                 yield _check_step(before, logged, event, memory, fetch)
         before = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command)
+
+
+def _check_replacement(logged: LoggedCommit, event: PackageRedacted, fetch: FetchBlob) -> Iterator[Check]:
+    """Whether what a forget left of a package is what the log names."""
+    data = fetch(event.replacement)
+    got = "no blob" if data is None else digests.digest_bytes(data)
+    if got != event.replacement:
+        yield Check(
+            logged.sequence, "missing" if data is None else "different", None, "replacement", event.replacement, got
+        )
 
 
 def _check_messages(
@@ -280,7 +293,10 @@ def _compute(
     estimator: Estimator,
 ) -> tuple[StepCompiled, str]:
     snapshot = memory.snapshot if event.working_memory is not None else None
-    options = prepared_options(event.options, event.prepared)
+    recorded, hook = event.options, _prepared(event, output, estimator)
+    if event.overflow is not None and state.last is not None:  # those of the step that is compiled again
+        recorded, hook = state.last.options, state.last.prepared
+    options = prepared_options(recorded, hook)
     user_text = output.user_text if output.prepared is None else latest_user_text(output.prepared)
     if event.overflow is not None:
         plan = plan_overflow(
@@ -296,7 +312,7 @@ def _compute(
             snapshot=snapshot,
             estimator=estimator,
             rewritten=output.query if event.rewritten else None,
-            prepared=event.prepared,
+            prepared=hook,
             policy=logged.commit.policy,
         )
     returning = plan.restore if event.overflow is None else tuple(o for o in state.owed if not o.waits)
@@ -334,7 +350,7 @@ def _compute(
             seconds_left=0.0,
         ),
         history=HistoryFact(chain=state.history.chain, count=state.history.count),
-        options=event.options,
+        options=recorded,
         decision=decision,
         results=output.results,
         restored=restored,
@@ -345,7 +361,7 @@ def _compute(
         working_memory=used,
         rewritten=event.rewritten,
         prepared=output.prepared,
-        prepared_fact=_prepared(event, output, estimator),
+        prepared_fact=hook,
         demanded=demands,
         overflow=event.overflow,
         erasures=event.erasures,
@@ -362,33 +378,3 @@ def _prepared(event: StepCompiled, output: blobs.StepOutput, estimator: Estimato
     if event.prepared is None or output.prepared is None:
         return event.prepared
     return msgspec.structs.replace(event.prepared, messages=fold_prepared(output.prepared, estimator))
-
-
-def first_difference(expected: object, got: object) -> tuple[str, str, str]:
-    """The path of the first field in which two values differ, with both sides; an empty path when none does."""
-    if encode_json(expected) == encode_json(got):  # bytes, for 1 and 1.0 are equal and still two values
-        return ("", "", "")
-    one, other = msgspec.to_builtins(expected), msgspec.to_builtins(got)
-    found = _first_difference(one, other, "")
-    return found or ("", "", "")
-
-
-def _first_difference(one: object, other: object, path: str) -> tuple[str, str, str] | None:
-    same = one == other and type(one) is type(other)  # of leaves: 1, 1.0 and True are equal
-    if isinstance(one, dict) and isinstance(other, dict):
-        left, right = cast("dict[str, object]", one), cast("dict[str, object]", other)
-        for key in sorted({*left, *right}):
-            found = _first_difference(left.get(key), right.get(key), f"{path}.{key}" if path else key)
-            if found:
-                return found
-        return None
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        items, others = cast("list[object]", one), cast("list[object]", other)
-        if len(items) != len(others):
-            return (f"{path}.length", str(len(items)), str(len(others)))
-        for index, (a, b) in enumerate(zip(items, others, strict=True)):
-            found = _first_difference(a, b, f"{path}[{index}]")
-            if found:
-                return found
-        return None
-    return None if same else (path, f"{one!s}", f"{other!s}")
