@@ -135,12 +135,11 @@ class Driven:
         found = self.found.get(query.source, ())
         if isinstance(found, str):
             return Failed(run=RUN, token=query.token, source=query.source, code=found)
-        kind = "skills" if query.source == "skills" else "rag"
         return Offered(
             run=RUN,
             token=query.token,
             source=query.source,
-            kind=kind,
+            kind="skills" if query.source == "skills" else "rag",
             candidates=tuple(found),
             erasures=self.as_of if query.source == "memory" else None,
         )

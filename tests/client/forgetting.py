@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 import contextbus.client as contextbus
+from contextbus.actors.append import BlobsPut
 from contextbus.client.asking import ask
 from contextbus.client.sending import Sender
-from contextbus.runtime.package_store import BlobsPut, PackageStore
+from contextbus.runtime.package_store import PackageStore
 from contextbus_protocol import blobs, digests, subjects
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import RedactedPackage, RedactPackages

@@ -63,10 +63,12 @@ async def test_what_a_step_sent_stays_and_each_request_begins_as_the_one_before_
         run = await bus.run("r", scope=SCOPE, sources=["rag"])
         await run.working_memory.create(goal="Deploy.")
         before: list[str] = []
+        sent: list[contextbus.CompiledStep] = []
         raw = b""
         for number in range(5):
             rag.answer = [contextbus.candidate(str(number), f"Record {number}.", 0.5)]
             step = await take(run, number, refresh=number != 3)
+            sent.append(step)
             assert step.manifest.placement.tail_kept
             assert [b.placement for b in step.blocks][-1] == "ephemeral-tail"
             parts = flat(request(step))
@@ -82,8 +84,8 @@ async def test_what_a_step_sent_stays_and_each_request_begins_as_the_one_before_
             await run.working_memory.patch(
                 AddObservation(text=f"Seen {number}."), expected_revision=number, writer="host"
             )
-        assert thoughts(step) == [f"sig-{n}" for n in range(4)]
-        assert hidden(step) == 0
+        assert thoughts(sent[-1]) == [f"sig-{n}" for n in range(4)]
+        assert hidden(sent[-1]) == 0
         assert not any("working_memory" in str(m) for m in run.messages)
         kinds = [b.fact.placement for b in (await state_of(bus, run)).blocks]
         assert kinds == ["append", "ephemeral-tail"] * 3 + ["ephemeral-tail"] + ["append", "ephemeral-tail"]
@@ -175,7 +177,7 @@ async def test_thinking_is_left_out_behind_a_change_and_stays_before_it() -> Non
         await run.working_memory.create(goal="Deploy.")
         for number in range(3):
             await take(run, number)
-        messages = list(run.messages)
+        messages = [m for m in run.messages if isinstance(m, ChatMessage)]
         messages[3] = thought(9)  # the second answer, rewritten
         step = await run.before_model_call([*messages, user("And?")], model=OPUS)
         assert (thoughts(step), hidden(step)) == (["sig-0"], 2)

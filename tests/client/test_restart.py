@@ -10,8 +10,8 @@ from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with, sent, state_
 
 import contextbus.client as contextbus
 from contextbus.sources.interface import check_source
-from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult, assistant, user
 from contextbus_protocol import subjects
+from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult, assistant, user
 from contextbus_protocol.errors import SourceFailedError
 from contextbus_protocol.values import RefreshOptions
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.core.logs import OPTIONS, append, commit_to, compiled
@@ -27,7 +29,7 @@ BUDGET = BudgetSummary(
 )
 
 
-def run(**changes: object) -> RunState:
+def run(**changes: Any) -> RunState:
     state = commit_to(RunState("r"), append(RunState("r"), "How?"))
     return commit_to(state, compiled(state, 0, "big", "small", **{"budget": BUDGET, **changes}))
 

@@ -49,7 +49,6 @@ replace = msgspec.structs.replace
 
 def fact(record: str, revision: int | None = None, *, mandatory: bool = False, source: str = "docs") -> EntryFact:
     made = candidate(record, f"text of {record} {revision}", 0.5, revision)
-    reason = "mandatory" if mandatory else "ranked"
     return EntryFact(
         source=source,
         kind="rag",
@@ -57,7 +56,7 @@ def fact(record: str, revision: int | None = None, *, mandatory: bool = False, s
         digest=made.digest,
         tokens=9,
         selected=True,
-        reason=reason,
+        reason="mandatory" if mandatory else "ranked",
         revision=revision,
         mandatory=mandatory,
     )

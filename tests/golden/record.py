@@ -90,7 +90,7 @@ async def record_all_events(estimator: EstimatorSpec) -> Journal:
 
 
 async def record_returns() -> Journal:
-    """A run of policy 2: kept tails, blocks that left and returned, a forget, a skill, steps compiled again for less."""
+    """A run of policy 2: kept tails, blocks that left and returned, a forget, a skill, steps compiled again."""
     found = [
         contextbus.candidate(str(n), f"Runbook {n}: deploys need a green CI run. " * (n + 1), 0.9) for n in range(3)
     ]

@@ -15,8 +15,8 @@ from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.step_event import LARGEST_FACTS
 from contextbus.client.reading import RunContent, read_run
 from contextbus.core.run_state import RunState
-from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory, replay_run, replay_states
 from contextbus.replay.differences import first_difference
+from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory, replay_run, replay_states
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, codec, digests
 from contextbus_protocol.chat import assistant, user
