@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 import contextbus.client as contextbus
 from contextbus.actors.append import BlobsPut
 from contextbus.client.asking import ask
 from contextbus.client.sending import Sender
+from contextbus.runtime.journal import Journal
 from contextbus.runtime.package_store import PackageStore
 from contextbus_protocol import blobs, digests, subjects
 from contextbus_protocol.codec import decode_json
@@ -21,7 +24,7 @@ async def forget(bus: contextbus.ContextBus, run: str, record: str, source: str 
     """Take a record out of every package of a run that holds it; the references of the packages that are gone."""
     log = await bus.log(run)
     stored = await bus.blobs(log)
-    store = PackageStore(bus._journal, bus.tenant)
+    store = PackageStore(journal_of(bus), bus.tenant)
     done: list[RedactedPackage] = []
     for logged in log.commits:
         for event in logged.commit.events:
@@ -46,12 +49,24 @@ async def forget(bus: contextbus.ContextBus, run: str, record: str, source: str 
         RedactPackages(**head, source=source, record_id=record, erasure=0, packages=tuple(done)),
     )
     for gone in done:
-        subject = subjects.blob(bus.tenant, run, gone.package)
-        sequences = await bus._journal.sequences(subject)
-        assert isinstance(sequences, tuple)
-        for sequence in sequences:
-            assert await bus._journal.erase(subject, sequence) is True
+        await erase_blob(bus, run, gone.package)
     return tuple(gone.package for gone in done)
+
+
+def journal_of(bus: Any) -> Journal:
+    """The journal of a bus, which is its own."""
+    journal: Journal = bus._journal
+    return journal
+
+
+async def erase_blob(bus: contextbus.ContextBus, run: str, reference: str) -> None:
+    """Erase a blob of a run, as a forget or retention does."""
+    journal, subject = journal_of(bus), subjects.blob(bus.tenant, run, reference)
+    sequences = await journal.sequences(subject)
+    assert isinstance(sequences, tuple)
+    assert sequences, subject
+    for sequence in sequences:
+        assert await journal.erase(subject, sequence) is True
 
 
 def _without(result: SourceResult, source: str, record: str) -> SourceResult:

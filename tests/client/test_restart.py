@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.forgetting import erase_blob
 from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with, sent, state_of
 
 import contextbus.client as contextbus
 from contextbus.sources.interface import check_source
-from contextbus_protocol import subjects
 from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult, assistant, user
 from contextbus_protocol.errors import SourceFailedError
 from contextbus_protocol.values import RefreshOptions
@@ -39,12 +39,7 @@ async def erase_blobs(bus: contextbus.ContextBus, run: str) -> None:
         for event in logged.commit.events:
             reference = getattr(event, "package", None)
             if reference is not None:
-                subject = subjects.blob(bus.tenant, run, reference)
-                found = await bus._journal.sequences(subject)
-                assert isinstance(found, tuple)
-                assert found, subject
-                for sequence in found:
-                    assert await bus._journal.erase(subject, sequence) is True
+                await erase_blob(bus, run, reference)
 
 
 @pytest.mark.broker

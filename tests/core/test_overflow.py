@@ -31,7 +31,8 @@ BUDGET = BudgetSummary(
 
 def run(**changes: Any) -> RunState:
     state = commit_to(RunState("r"), append(RunState("r"), "How?"))
-    return commit_to(state, compiled(state, 0, "big", "small", **{"budget": BUDGET, **changes}))
+    given: dict[str, Any] = {"budget": BUDGET, **changes}
+    return commit_to(state, compiled(state, 0, "big", "small", **given))
 
 
 def plan(state: RunState, limit: int, snapshot: WorkingMemorySnapshot | None = None) -> StepPlan:

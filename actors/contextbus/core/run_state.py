@@ -57,8 +57,8 @@ class LastStep(msgspec.Struct, frozen=True):
 
     ``options`` are those it was compiled with, what the host's hook changed included.  ``estimated`` is the counted
     size of its request in tokens, ``tail`` its tail if that stays once the call succeeded (D.F.9), ``loose_tail`` tells
-    that it ended with one that does not.  ``owed`` are the records that could return with it.  ``redacted`` tells that a
-    forget took its stored package.
+    that it ended with one that does not.  ``owed`` are the records that could return with it.  ``redacted`` tells that
+    a forget took its stored package.
     """
 
     step: int
