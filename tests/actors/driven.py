@@ -158,7 +158,7 @@ class Driven:
 
     def next(self, text: str, *sources: SourceSpec, add: bool = True, **changes: Any) -> RunCommand:
         """The command of the next step; it has the text as its id unless it is given one."""
-        known = {key: changes.pop(key) for key in ("command", "attempt", "number", "refresh") if key in changes}
+        known: dict[str, Any] = {key: changes.pop(key) for key in ("command", "attempt", "number", "refresh") if key in changes}
         heads: dict[str, Any] = {"command": text, **known}
         return step(text, options_=options(*(sources or (DOCS,)), **changes), after=self.fold, add=add, **heads)
 

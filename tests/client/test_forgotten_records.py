@@ -135,6 +135,24 @@ async def test_on_a_model_that_binds_thinking_what_was_thought_behind_the_block_
         assert (await bus.verify("r")).is_clean
 
 
+@pytest.mark.rule("D.F.20", "D.R.7", "D.J.6")
+async def test_an_open_step_that_is_sent_again_leaves_out_what_was_thought_behind_the_block_that_left() -> None:
+    rag = Scripted([SECRET, KEPT])
+    async with bus_with(rag) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"])
+        await take(run, 0)
+        run.append(user("And?"))
+        step = await run.before_model_call(model=OPUS)
+        assert thoughts(step) == ["sig-0"]
+        await forget(bus, "r", "0")
+        for who in (run, await bus.run("r", scope=SCOPE, sources=["rag"])):
+            again = await who.before_model_call(model=OPUS)
+            assert (again.stored, again.text) == (True, step.text)
+            assert (thoughts(again), hidden(again)) == ([], 1)
+            assert "tea" not in str(request(again))
+        assert (await bus.verify("r")).is_clean
+
+
 @pytest.mark.rule("D.J.4", "D.R.9")
 async def test_a_retry_of_the_steps_command_never_brings_the_text_back() -> None:
     rag = Scripted([SECRET])

@@ -207,6 +207,17 @@ async def test_what_was_thought_behind_a_tail_that_left_is_not_sent_to_a_bound_m
         assert thoughts(await take(run, 3)) == ["sig-2"]
 
 
+@pytest.mark.rule("D.F.11", "D.F.9")
+async def test_what_a_host_that_keeps_its_own_list_has_to_keep_is_given() -> None:
+    async with bus_with(Scripted([contextbus.candidate("0", "Record.", 0.5)])) as bus:
+        for model, kept in ((OPUS, 2), (LOOSE, 1)):
+            run = await bus.run(scope=SCOPE, sources=["rag"])
+            await run.working_memory.create(goal="Deploy.")
+            step = await run.before_model_call([user("How?")], model=model)
+            blocks = [m for b in step.blocks for m in b.messages]
+            assert list(step.placed_messages()) == blocks[:kept]
+
+
 @pytest.mark.rule("D.F.12")
 async def test_a_model_of_the_users_own_table_keeps_its_tails() -> None:
     async with bus_with() as bus:

@@ -109,6 +109,26 @@ def test_a_call_that_was_under_way_does_not_bring_the_record_into_the_history() 
     assert stale_ranges(state, BOUND, 2) == ((1, 2),)
 
 
+@pytest.mark.rule("D.J.6", "D.F.13")
+def test_a_block_under_way_that_does_not_carry_the_record_joins_all_the_same() -> None:
+    state = commit_to(NEW, append(NEW, "a"))
+    state = commit_to(commit_to(state, placing(state, 0, Y)), redact(0))
+    assert state.redaction_due  # asked for once more before the report, it is compiled anew
+    state = commit_to(state, CallSucceeded(step=0))
+    assert [(b.step, b.package) for b in state.blocks] == [(0, "sha256:less-0")]
+    assert ([p.record_id for p in state.placed], state.owed) == (["y"], ())
+
+
+@pytest.mark.rule("D.H.10", "D.I.1", "D.J.6")
+def test_what_came_to_be_owed_before_a_step_was_compiled_again_did_not_compete_and_does_not_wait() -> None:
+    state = take(NEW, 0, X, Y)
+    state = commit_to(state, append(state, "next"))
+    state = commit_to(commit_to(state, placing(state, 1, pass_=1)), redact(0))
+    state = commit_to(state, placing(state, 1, pass_=1, overflow=900))
+    state = commit_to(state, CallSucceeded(step=1))
+    assert [(o.entry.record_id, o.waits) for o in state.owed] == [("y", False)]
+
+
 @pytest.mark.rule("D.J.2")
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
 def test_a_finished_step_is_not_compiled_again(status: str) -> None:

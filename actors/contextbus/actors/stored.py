@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextbus.actors.flight import RunCommand
 from contextbus.core.bound_models import binds_thinking
+from contextbus.core.prefix import stale_ranges
 from contextbus.core.run_state import CommandFact, RunState
 from contextbus_protocol import blobs
 from contextbus_protocol.commands import Recorded, StepCompiled
@@ -46,7 +47,7 @@ def stored_step(fold: RunState, command: RunCommand, found: CommandFact, data: b
         stored=True,
         durability=durability,
         blocks=fold.blocks.chain,
-        stale_thinking=fold.stale_thinking if bound else (),
+        stale_thinking=stale_ranges(fold, last.options, found.count) if bound and last is not None else (),
         options=last.options if hooked and last is not None else None,
         prepared=output.prepared,
     )

@@ -31,6 +31,9 @@ def owe_entries(state: RunState, gone: Iterable[PlacedBlock]) -> RunState:
 
 def still_owed(owed: Iterable[OwedEntry], placed: Iterable[PlacedEntry]) -> tuple[OwedEntry, ...]:
     """The newest placement of each record, unless the history has it or a newer one (D.H.9)."""
+    owed = tuple(owed)
+    if not owed:
+        return ()
     newest: dict[tuple[str, str], OwedEntry] = {}
     for item in owed:
         known = newest.get((item.entry.source, item.entry.record_id))
@@ -129,9 +132,11 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
 def _redact_last(last: LastStep | None, event: PackageRedacted) -> LastStep | None:
     if last is None or last.package != event.package:
         return last
+    entries = tuple(e for e in last.entries if (e.source, e.record_id) != (event.source, event.record_id))
     return replace(
         last,
         package=event.replacement,
         redacted=True,
-        entries=tuple(e for e in last.entries if (e.source, e.record_id) != (event.source, event.record_id)),
+        entries=entries,
+        block_forgotten=last.block_forgotten or len(entries) < len(last.entries),
     )

@@ -207,7 +207,7 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
             tail=tail if event.placement.tail_kept else (),
             loose_tail=bool(tail) and not event.placement.tail_kept,
             entries=entries,
-            owed=state.owed,
+            owed=state.owed if event.overflow is None or state.last is None else state.last.owed,
             estimated=event.budget.used_tokens + event.budget.selected_tokens,
             prepared=event.prepared,
         ),
@@ -250,7 +250,7 @@ def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
     state = msgspec.structs.replace(state, last=settled)
     if last.count > state.history.count:
         return state
-    block = None if last.redacted else last.block  # the text that a forget took is not in the history (D.J.4, D.J.6)
+    block = None if last.block_forgotten else last.block  # the text that a forget took is not in the history (D.J.4, D.J.6)
     facts = last.tail if block is None else (block, *last.tail)
     blocks = (PlacedBlock(step, last.pass_, last.count, fact, last.package) for fact in facts)
     placed = state.placed + (last.entries if block is not None else ())
