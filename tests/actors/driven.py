@@ -25,6 +25,9 @@ from contextbus_protocol.commands import (
     StepCompiled,
 )
 from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.errors import ContextBusError
+from contextbus_protocol.events import PackageRedacted
+from contextbus_protocol.events import StepCompiled as StepCompiledEvent
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Fetched, Loaded
 from contextbus_protocol.package import ContextManifest, Package
@@ -158,7 +161,9 @@ class Driven:
 
     def next(self, text: str, *sources: SourceSpec, add: bool = True, **changes: Any) -> RunCommand:
         """The command of the next step; it has the text as its id unless it is given one."""
-        known: dict[str, Any] = {key: changes.pop(key) for key in ("command", "attempt", "number", "refresh") if key in changes}
+        known: dict[str, Any] = {
+            key: changes.pop(key) for key in ("command", "attempt", "number", "refresh") if key in changes
+        }
         heads: dict[str, Any] = {"command": text, **known}
         return step(text, options_=options(*(sources or (DOCS,)), **changes), after=self.fold, add=add, **heads)
 
@@ -169,26 +174,55 @@ class Driven:
         return self.send(report(last.step, status, command=f"report-{self.log.last[0]}"))
 
     def redact(self, record: str, *packages: str, source: str = "docs", command: str = "forget") -> Answer:
-        """Forget a record: packages get a blob in their place, and the run is told, as a memory worker does it."""
+        """Forget a record as a memory worker does it: packages get blobs in their place, the run is told, they go.
+
+        Where another forget came first, what that one left is redacted instead.
+        """
         done = tuple(self._replace(reference, source, record) for reference in packages)
-        return self.send(
-            RedactPackages(
-                **head(command), source=source, record_id=record, erasure=self.erasures.last[0], packages=done
-            )
-        )
+        erasure = self.erasures.last[0]
+        told = RedactPackages(**head(command), source=source, record_id=record, erasure=erasure, packages=done)
+        answer = self.send(told)
+        if isinstance(answer, ErrorReply) and answer.code == "conflict":
+            for package in done:  # no commit names them; they may hold what the other took
+                self.log.blobs.pop(package.replacement, None)
+            return self.redact(record, *self.holding(record), source=source, command=command + "+")
+        for reference in packages:
+            self.log.blobs.pop(reference, None)
+        return answer
 
     def _replace(self, reference: str, source: str, record: str) -> RedactedPackage:
-        data = self.log.blobs.pop(reference)
-        output = blobs.decode_output(data)
-        package = decode_json(bytes(output.package), Package)
-        left = tuple(
-            _without(result, record) if result.source == source else result
-            for result in (*output.results, *output.restored)
-        )
-        kept = tuple(b for b in package.blocks if b.placement != "append" or f'id="{record}"' not in str(b))
-        replacement = blobs.encode_redacted(reference, left, kept)
+        """Put what a forget leaves of a package, or of what an earlier one left, in its place."""
+        data = self.log.blobs.get(reference, blobs.encode_redacted(reference, (), ()))
+        try:
+            output = blobs.decode_output(data)
+            offers, of = (*output.results, *output.restored), decode_json(bytes(output.package), Package).blocks
+        except ContextBusError:
+            left = blobs.decode_redacted(data)
+            offers, of = left.results, left.blocks
+        offers = tuple(_without(result, record) if result.source == source else result for result in offers)
+        kept = tuple(b for b in of if b.placement != "append" or f'id="{record}"' not in str(b))
+        replacement = blobs.encode_redacted(reference, offers, kept)
         self.log.blobs[digests.digest_bytes(replacement)] = replacement
-        return RedactedPackage(package.step, reference, digests.digest_bytes(replacement))
+        return RedactedPackage(self._step_of(reference), reference, digests.digest_bytes(replacement))
+
+    def _step_of(self, reference: str) -> int:
+        events = [e for _, _, c in self.log.commits for e in c.events]
+        known = {e.package: e.step for e in events if isinstance(e, StepCompiledEvent)}
+        known |= {e.replacement: e.step for e in events if isinstance(e, PackageRedacted)}
+        return known[reference]
+
+    def holding(self, record: str) -> tuple[str, ...]:
+        """The packages that offer a record by the log, or what forgets left of them."""
+        events = [e for _, _, c in self.log.commits for e in c.events]
+        left = {e.package: e.replacement for e in events if isinstance(e, PackageRedacted)}
+        found: list[str] = []
+        for event in events:
+            if isinstance(event, StepCompiledEvent) and any(e.record_id == record for e in event.entries):
+                reference = event.package
+                while reference in left:
+                    reference = left[reference]
+                found.append(reference)
+        return tuple(dict.fromkeys(found))
 
     @property
     def package(self) -> str:

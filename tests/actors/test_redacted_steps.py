@@ -228,3 +228,18 @@ def test_an_owed_record_that_was_forgotten_meanwhile_is_not_restored_either() ->
 
 def test_without_a_source_that_can_forget_no_erasures_are_read() -> None:
     assert newest(compiled()).erasures is None
+
+
+@pytest.mark.rule("D.J.4", "D.J.6")
+def test_of_two_forgets_at_once_the_second_redacts_what_the_first_left() -> None:
+    run = compiled()
+    run.report()
+    other, first = run.beside(), run.package
+    run.on_store = lambda: other.redact("r2", first, command="other")
+    assert isinstance(run.redact("r1", first), Recorded)
+    events = [e for _, _, c in run.log.commits for e in c.events if isinstance(e, PackageRedacted)]
+    assert [(e.record_id, e.package == first) for e in events] == [("r2", True), ("r1", False)]
+    assert events[1].package == events[0].replacement
+    assert (run.fold.owed, run.fold.placed, len(run.fold.blocks)) == ((), (), 0)
+    assert not [data for data in run.log.blobs.values() if b"record 1" in data or b"record 2" in data]
+    assert run.verify().is_clean

@@ -24,6 +24,7 @@ from contextbus_protocol.commands import (
 )
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Record
 from contextbus_protocol.errors import (
+    ConflictError,
     ContextBusError,
     InvalidRequestError,
     NotFoundError,
@@ -201,18 +202,26 @@ def plan_record(
 
 
 def _redactions(fold: RunState, command: RedactPackages) -> tuple[AnyEvent, ...]:
-    """What a forget did to the run's packages, as far as the log does not say it (D.J.6)."""
+    """What a forget did to the run's packages, as far as the log does not say it (D.J.6).
+
+    Raises:
+        ConflictError: another forget came first: what this one left of a package may hold what that one took, and what
+            that one left holds the record.
+    """
+    source, record = command.source, command.record_id
+    new = tuple(p for p in command.packages if (p.package, source, record) not in fold.redactions)
+    if any(p.package in fold.redacted_packages for p in new):
+        raise ConflictError("another forget redacted a package first; redact what it left, and tell the run again")
     return tuple(
         PackageRedacted(
             step=package.step,
             package=package.package,
             replacement=package.replacement,
-            source=command.source,
-            record_id=command.record_id,
+            source=source,
+            record_id=record,
             erasure=command.erasure,
         )
-        for package in command.packages
-        if package.package not in fold.redacted_packages
+        for package in new
     )
 
 

@@ -114,6 +114,7 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
         blocks=blocks.replace(event.package, event.replacement),
         placed=tuple(e for e in state.placed if not (is_forgotten(e) and any(e.step == b.step for b in gone))),
         redacted_packages=(*state.redacted_packages, event.package)[-REMEMBERED_REDACTIONS:],
+        redactions=(*state.redactions, (event.package, event.source, event.record_id))[-REMEMBERED_REDACTIONS:],
     )
     state = owe_entries(state, gone)
     owed = (

@@ -250,7 +250,9 @@ def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
     state = msgspec.structs.replace(state, last=settled)
     if last.count > state.history.count:
         return state
-    block = None if last.block_forgotten else last.block  # the text that a forget took is not in the history (D.J.4, D.J.6)
+    block = (
+        None if last.block_forgotten else last.block
+    )  # the text that a forget took is not in the history (D.J.4, D.J.6)
     facts = last.tail if block is None else (block, *last.tail)
     blocks = (PlacedBlock(step, last.pass_, last.count, fact, last.package) for fact in facts)
     placed = state.placed + (last.entries if block is not None else ())

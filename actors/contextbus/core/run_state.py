@@ -90,7 +90,8 @@ class RunState(msgspec.Struct, frozen=True):
     ``broken_prefix`` is set once the history that the last request began with was changed (D.F.22), ``broken_at`` is
     the number of source messages before the first change.  ``stale_thinking`` are ranges of source messages whose
     thinking was written behind other bytes (D.F.20).  ``refused_task`` is the active task for which a pass limit was
-    already reported (D.G.11).  ``redaction_due`` makes the next step retrieve (D.J.1).  ``skill_calls`` are calls of
+    already reported (D.G.11).  ``redaction_due`` makes the next step retrieve (D.J.1), ``redactions`` are the
+    newest forgets as (package, source, record id).  ``skill_calls`` are calls of
     ``load_skill`` without a result yet, each with its place in the source messages.  ``memory_sequence`` is the newest
     state of the working memory that a step was of: no later step is of an older one.
     """
@@ -119,6 +120,7 @@ class RunState(msgspec.Struct, frozen=True):
     refresh_requested: bool = False
     redaction_due: bool = False
     redacted_packages: tuple[str, ...] = ()
+    redactions: tuple[tuple[str, str, str], ...] = ()
     warned: tuple[WarningCode, ...] = ()
     memory_sequence: int = 0
     inputs: str | None = None

@@ -151,7 +151,7 @@ def _check_commit(
     for event in logged.commit.events:
         if isinstance(event, MessagesAppended):
             yield from _check_messages(before, logged, event, fetch)
-        elif isinstance(event, PackageRedacted):
+        elif isinstance(event, PackageRedacted) and event.replacement not in redacted:
             yield from _check_replacement(logged, event, fetch)
         elif isinstance(event, StepCompiled):
             if logged.commit.policy not in POLICIES:
