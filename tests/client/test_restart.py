@@ -178,3 +178,21 @@ async def test_between_the_commit_and_the_call_nothing_is_lost_and_nothing_joins
         await run.load()
         assert run.messages == other.messages == (user("How?"), assistant("Run it."))
         assert len((await state_of(bus, run)).blocks) == 1
+
+
+@pytest.mark.rule("D.R.3", "D.R.2", "D.W.7")
+async def test_the_budget_is_that_of_the_model_that_the_hook_chose() -> None:
+    small = contextbus.Model("openai", "gpt-small", 9_000, 1_000)
+
+    def prepare(context: contextbus.StepContext) -> contextbus.PreparedStep:
+        assert context.messages[-1:] == (user("How?"),)
+        return contextbus.PreparedStep(model=small)
+
+    async with bus_with(Scripted([CI])) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], prepare_step=prepare)
+        step = await run.before_model_call([user("How?")], model=MODEL)
+        assert (step.model, step.manifest.budget.input_tokens) == (small, 8_000)
+        later = await bus.run("r", scope=SCOPE, sources=["rag"], prepare_step=prepare)
+        again = await later.before_model_call([user("How?")], model=MODEL)
+        assert (again.stored, again.model, again.text) == (True, small, step.text)
+        assert (await bus.verify("r")).is_clean
