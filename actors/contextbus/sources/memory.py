@@ -41,6 +41,7 @@ class MemorySource:
         self.id = store.source
         self.required = required
         self.store = store
+        self.scope = store.scope
         self.options_digest = digest_bytes(encode_json((SCHEMA_VERSION, store.scope)))
         self._keep_seconds = keep_seconds
         check_source(self)
