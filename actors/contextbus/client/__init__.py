@@ -13,9 +13,11 @@ async with contextbus.open() as bus:
 from __future__ import annotations
 
 from contextbus.client.compiled import CompiledStep
+from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
 from contextbus.client.run import Report, Run
+from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
 from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
@@ -26,6 +28,7 @@ from contextbus.core.working_memory_patch import apply_working_memory_patch
 from contextbus.sources.interface import candidate, source
 from contextbus.sources.rag import FolderSource
 from contextbus_protocol.chat import ChatMessage, assistant, system, user
+from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.values import (
     Candidate,
     ContextBudget,
@@ -43,8 +46,10 @@ __all__ = [
     "Candidate",
     "ChatMessage",
     "CompiledStep",
+    "Compiler",
     "ContextBudget",
     "ContextBus",
+    "ContextCompilerState",
     "ContextInput",
     "EstimatorSpec",
     "FolderSource",
@@ -54,12 +59,14 @@ __all__ = [
     "Run",
     "Scope",
     "SourceSpec",
+    "TokenEstimator",
     "Usage",
     "apply_working_memory_patch",
     "assistant",
     "candidate",
     "compile_context",
     "context_warnings",
+    "create_token_estimator",
     "create_working_memory",
     "estimate_overhead",
     "make_estimator",

@@ -10,7 +10,7 @@ one is asked of its source at once (D.H.8).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import Package
 from contextbus_protocol.values import Candidate, PlacedEntry, SourceKind, SourceResult, SourceStatus
 
-STATE_VERSION = 1
+STATE_VERSION: Final = 1
 
 RecordKey = tuple[str, str, int | None, str]
 """A record as it was offered: source, record id, revision and digest (D.C.11)."""
@@ -137,10 +137,10 @@ def settle(state: ContextCompilerState, outcome: StepOutcome) -> ContextCompiler
     package = outcome.package
     manifest, step = package.manifest, package.step
     standing = sort_placed(state, outcome.present)
-    placed = state.placed
+    live, placed = set(standing.live), state.placed
     if state.last_step is not None and step > state.last_step:
-        placed = tuple(p for p in state.placed if p in standing.live or p in standing.gone)
-    live = set(standing.live)
+        newest = live.union(standing.gone)
+        placed = tuple(p for p in placed if p in newest)
     placed = tuple(
         p
         for p in placed
