@@ -132,7 +132,7 @@ def shadow(standing: Standing) -> tuple[PlacedEntry, ...]:
 def settle(state: ContextCompilerState, outcome: StepOutcome) -> ContextCompilerState:
     """The state after a compiled step.
 
-    A step that is compiled again replaces its blocks; after a forget it forgets its placements too (D.J.5).
+    A step that is compiled again replaces its placements (D.I.2, D.J.5); what stands already stays.
     """
     package = outcome.package
     manifest, step = package.manifest, package.step
@@ -142,9 +142,7 @@ def settle(state: ContextCompilerState, outcome: StepOutcome) -> ContextCompiler
         newest = live.union(standing.gone)
         placed = tuple(p for p in placed if p in newest)
     placed = tuple(
-        p
-        for p in placed
-        if p in live or not ((manifest.redacted and p.step == step) or (p.source, p.record_id) in outcome.missing)
+        p for p in placed if p in live or (p.step != step and (p.source, p.record_id) not in outcome.missing)
     )
     added = tuple(
         PlacedEntry(
