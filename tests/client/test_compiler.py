@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import msgspec
@@ -72,7 +72,9 @@ async def test_a_query_is_rewritten_only_where_one_is_sent() -> None:
         asked.append(f"{step.step} {query}")
         return "deploy " * 1000
 
-    wrong: Any = lambda *_: 1  # noqa: E731
+    def measure(query: str, step: Any) -> int:
+        return len(query) + step.step
+
     rag = Scripted([CI])
     host = Host(contextbus.Compiler(sources=[rag], rewrite_query=rewrite))
     await host.turn()
@@ -80,14 +82,18 @@ async def test_a_query_is_rewritten_only_where_one_is_sent() -> None:
     assert asked == [f"0 {QUESTION}"]
     assert [q.text for q in rag.asked] == [("deploy " * 1000)[:2000]]
     with pytest.raises(InvalidTypeError, match="rewrite_query"):
-        await Host(contextbus.Compiler(sources=[rag], rewrite_query=wrong)).compile()
+        await Host(contextbus.Compiler(sources=[rag], rewrite_query=cast("Any", measure))).compile()
 
 
 @pytest.mark.rule("D.G.23", "D.G.24", "D.L.5", "D.B.20")
 async def test_what_a_source_is_asked() -> None:
     rag = Scripted([CI])
     compiler = contextbus.Compiler(sources=[rag], scope=SCOPE, refresh=RefreshOptions(candidates_per_source=3))
-    await Host(compiler).compile(accounting=lambda source: Accounting("r", f"{source}-1"), seconds=4.0)
+
+    def account(source: str) -> Accounting:
+        return Accounting("r", f"{source}-1")
+
+    await Host(compiler).compile(accounting=account, seconds=4.0)
     (query,) = rag.asked
     assert (query.scope, query.limit, query.accounting) == (SCOPE, 3, Accounting("r", "rag-1"))
     assert 0 < query.seconds_left <= 4.0
@@ -263,7 +269,7 @@ def test_malformed_options_are_refused(options: dict[str, Any]) -> None:
         {"step": True},
         {"overhead_tokens": -1},
         {"model": "gpt-5"},
-        {"model": Model("openai", "gpt-5", 1000, None)},  # type: ignore[arg-type]  # pyright: ignore
+        {"model": Model("openai", "gpt-5", 1000, cast("Any", None))},
         {"working_memory": {"goal": "x"}},
         {"messages": [1]},
         {"refresh": 1},
@@ -328,7 +334,9 @@ async def test_further_models_bind_thinking() -> None:
 
 @pytest.mark.rule("D.F.15", "D.F.22", "D.Y.7", "D.F.4")
 async def test_why_the_cached_prefix_changed() -> None:
-    tools = [{"name": "deploy", "description": "Deploy.", "input_schema": {"type": "object", "properties": {}}}]
+    tools: list[dict[str, Any]] = [
+        {"name": "deploy", "description": "Deploy.", "input_schema": {"type": "object", "properties": {}}}
+    ]
     host = Host(contextbus.Compiler(sources=[Scripted([CI])]), system("Be brief."), user(QUESTION))
     causes = [(await host.turn()).manifest.cache_prefix_cause]
     causes.append((await host.turn(model=BOUND, tools=tools)).manifest.cache_prefix_cause)

@@ -53,7 +53,13 @@ def test_a_tokenizer_that_fails_gives_way() -> None:
     def fail(text: str) -> int:
         raise ValueError(text)
 
-    for tokenizer in (fail, lambda _: -1, lambda _: math.nan):
+    def go_below(text: str) -> int:
+        return -len(text)
+
+    def get_lost(text: str) -> float:
+        return math.nan * len(text)
+
+    for tokenizer in (fail, go_below, get_lost):
         assert contextbus.create_token_estimator(tokenizer).count(QUESTION) == heuristic.count(QUESTION)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import msgspec
@@ -27,6 +27,7 @@ from contextbus.core.compiler_step import (
     CompilerOptions,
     CompilerPlan,
     StepRequest,
+    check_request,
     compile_input,
     is_reopened,
     merge_answers,
@@ -215,7 +216,7 @@ class Compiler:
                 estimator_kind=self._estimator_kind if estimator_kind is None else estimator_kind,
                 tools_digest=_digest_tools(tools),
             )
-            _check_request(request)
+            check_request(request)
             request = self._with_messages(request, read_given(messages), estimator)
             if is_reopened(before, step) and self._is_unchanged(request):
                 assert self._last is not None
@@ -270,7 +271,7 @@ class Compiler:
             overhead_tokens=last.request.overhead_tokens if overhead_tokens is None else overhead_tokens,
             working_memory=last.request.working_memory if working_memory is None else working_memory,
         )
-        _check_request(request)
+        check_request(request)
         if messages is not None:
             request = self._with_messages(request, read_given(messages), estimator)
         again = plan_step(last.before, request, self._options, last.texts, estimator)
@@ -318,7 +319,7 @@ class Compiler:
         plan = plan_step(before, request, options, texts, estimator)
         if plan.is_due and self._rewrite_query is not None:
             rewritten = self._rewrite_query(plan.query, request)
-            text: object = await rewritten if inspect.isawaitable(rewritten) else rewritten
+            text = cast("object", await rewritten if inspect.isawaitable(rewritten) else rewritten)
             if not isinstance(text, str):
                 raise InvalidTypeError("rewrite_query must return the query, a text")
             plan = plan_step(before, request, options, texts, estimator, text)
@@ -380,21 +381,3 @@ class Compiler:
 def _digest_tools(tools: Tools) -> str | None:
     text = tools_text(tools)
     return None if text is None else digest_text(text)
-
-
-def _check_request(request: StepRequest) -> None:
-    """Refuse an input that is not one (D.G.3, D.T.4)."""
-    run_id: object = request.run_id
-    if not isinstance(run_id, str) or not run_id:
-        raise InvalidTypeError("run_id is a text that is not empty")
-    require_count("step", request.step)
-    require_count("overhead_tokens", request.overhead_tokens)
-    model: object = request.model
-    if not isinstance(model, Model):
-        raise InvalidTypeError("model is a Model(provider, model_id, context_window, max_output_tokens)")
-    memory: object = request.working_memory
-    if memory is not None and not isinstance(memory, WorkingMemorySnapshot):
-        raise InvalidTypeError("working_memory is a WorkingMemorySnapshot; create_working_memory makes one")
-    for name in ("refresh", "redacted"):
-        if type(getattr(request, name)) is not bool:
-            raise InvalidTypeError(f"{name} is True or False")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -72,7 +72,7 @@ def create_token_estimator(tokenizer: Tokenizer | None = None, name: str | None 
     """
     if tokenizer is not None and not callable(tokenizer):
         raise InvalidTypeError("a tokenizer is a function (text) -> number of tokens")
-    given: object = name
+    given = cast("object", name)
     if given is not None and (not isinstance(given, str) or not given):
         raise InvalidTypeError("the name of an estimator is a text that is not empty")
     if tokenizer is None:

@@ -10,7 +10,7 @@ one is asked of its source at once (D.H.8).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -65,15 +65,16 @@ def read_state(given: ContextCompilerState | Mapping[str, Any] | None) -> Contex
     """
     if given is None:
         return ContextCompilerState(version=STATE_VERSION)
-    plain: object = msgspec.to_builtins(given) if isinstance(given, ContextCompilerState) else given
-    version: object = plain.get("version") if isinstance(plain, Mapping) else None
+    plain = cast("object", msgspec.to_builtins(given) if isinstance(given, ContextCompilerState) else given)
+    fields = dict(cast("Mapping[str, object]", plain)) if isinstance(plain, Mapping) else {}
+    version = fields.get("version")
     if type(version) is not int or version != STATE_VERSION:
         raise InvalidTypeError(f"no compiler state of version {STATE_VERSION}: give what state() returned")
     try:
-        state = msgspec.convert(dict(given) if isinstance(given, Mapping) else plain, ContextCompilerState)
-        encode_json(state)
+        state = msgspec.convert(fields, ContextCompilerState)
     except msgspec.ValidationError as exc:
         raise InvalidTypeError(f"malformed compiler state: {exc}") from None
+    encode_json(state)
     for name in ("passes", "last_step", "last_refresh_step"):
         value: object = getattr(state, name)
         if value is not None:

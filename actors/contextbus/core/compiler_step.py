@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 
 from contextbus.core.bound_models import binds_thinking
-from contextbus.core.budget import usable_input_tokens
+from contextbus.core.budget import require_count, usable_input_tokens
 from contextbus.core.candidates import cut_result, validate_candidates
 from contextbus.core.compiler_state import Standing, StepOutcome, Texts, key_of, restorable, shadow, sort_placed
 from contextbus.core.context_input import ContextInput
@@ -103,6 +104,28 @@ class _RefreshView(msgspec.Struct, frozen=True):
     last_active_task: str | None
     refused_task: tuple[str | None, ...]
     refresh_requested: bool
+
+
+def check_request(request: StepRequest) -> None:
+    """Refuse an input that is not one.
+
+    Raises:
+        InvalidTypeError: a field has the wrong type or is no count (D.G.3, D.T.4).
+    """
+    run_id = cast("object", request.run_id)
+    if not isinstance(run_id, str) or not run_id:
+        raise InvalidTypeError("run_id is a text that is not empty")
+    require_count("step", request.step)
+    require_count("overhead_tokens", request.overhead_tokens)
+    model = cast("object", request.model)
+    if not isinstance(model, Model):
+        raise InvalidTypeError("model is a Model(provider, model_id, context_window, max_output_tokens)")
+    memory = cast("object", request.working_memory)
+    if memory is not None and not isinstance(memory, WorkingMemorySnapshot):
+        raise InvalidTypeError("working_memory is a WorkingMemorySnapshot; create_working_memory makes one")
+    for name in ("refresh", "redacted"):
+        if type(getattr(request, name)) is not bool:
+            raise InvalidTypeError(f"{name} is True or False")
 
 
 def is_reopened(state: ContextCompilerState, step: int) -> bool:
