@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from contextbus_protocol.errors import (
     ScopeConflictError,
     SourceFailedError,
 )
-from contextbus_protocol.package import ContextManifest, ContextWarning
+from contextbus_protocol.package import ContextManifest, ContextWarning, Package
 from contextbus_protocol.questions import Accounting, Query
 from contextbus_protocol.values import Candidate, Model, ModelPrefix, RefreshOptions, Scope, SourceStatus
 from contextbus_protocol.working_memory import Task, TaskList, TasksInput, WorkingMemorySnapshot
@@ -72,8 +73,8 @@ async def test_a_query_is_rewritten_only_where_one_is_sent() -> None:
         asked.append(f"{step.step} {query}")
         return "deploy " * 1000
 
-    def measure(query: str, step: Any) -> int:
-        return len(query) + step.step
+    def measure(query: str, _: object) -> int:
+        return len(query)
 
     rag = Scripted([CI])
     host = Host(contextbus.Compiler(sources=[rag], rewrite_query=rewrite))
@@ -323,6 +324,16 @@ async def test_kept_tails_are_part_of_the_prefix_and_never_user_text() -> None:
         assert changed.manifest.cache_prefix_changed is kept
 
 
+@pytest.mark.rule("D.F.11", "D.F.17")
+async def test_a_host_that_drops_a_tail_changes_the_prefix_of_such_a_model() -> None:
+    memory = contextbus.create_working_memory(scope="acme", now=0, goal="Deploy.")
+    for model, changed in ((BOUND, True), (MODEL, False)):
+        host = Host(contextbus.Compiler(sources=[Scripted([CI])]), model=model)
+        host.history += appended(await host.compile(working_memory=memory))
+        host.step = 1
+        assert (await host.compile(working_memory=memory)).manifest.cache_prefix_changed is changed
+
+
 @pytest.mark.rule("D.F.12")
 async def test_further_models_bind_thinking() -> None:
     compiler = contextbus.Compiler(bound_models=[ModelPrefix("openai", "gpt-5")])
@@ -367,6 +378,18 @@ async def test_an_overflow_compiles_the_step_again_from_what_was_retrieved() -> 
     assert (second.blocks, second.manifest.cache_prefix_changed) == ((), False)
 
 
+@pytest.mark.rule("D.I.4", "D.I.1", "D.H.5")
+async def test_what_is_compacted_for_an_overflow_returns_with_the_next_step() -> None:
+    host = Host(contextbus.Compiler(sources=[Scripted([CI])]))
+    await host.turn()
+    await host.compile()
+    host.history = [user(QUESTION)]
+    again = host.compiler.on_overflow(run_id="r", step=1, input_tokens=100_000, messages=host.history)
+    assert (entries(again), again.manifest.cache_prefix_cause) == ([], "history")
+    host.step = 2
+    assert entries(await host.compile()) == [("0", True, "restored")]
+
+
 @pytest.mark.rule("D.I.3", "D.I.6", "D.T.1")
 async def test_an_overflow_that_mandatory_content_does_not_fit() -> None:
     host = Host(contextbus.Compiler(sources=[Scripted([BODY], kind="skills")]))
@@ -383,7 +406,7 @@ async def test_an_overflow_that_mandatory_content_does_not_fit() -> None:
             host.compiler.on_overflow(run_id=run_id, step=step, input_tokens=5000)
 
 
-@pytest.mark.rule("D.J.1", "D.J.3", "D.J.4", "D.J.5", "D.D.17", "D.G.15", "D.Y.2")
+@pytest.mark.rule("D.J.1", "D.J.2", "D.J.3", "D.J.4", "D.J.5", "D.D.17", "D.G.15", "D.Y.2")
 async def test_a_redacted_step_asks_again_and_replaces_its_placements() -> None:
     rag = Scripted([CI])
     host = Host(contextbus.Compiler(sources=[rag], refresh=RefreshOptions(max_passes=1)))
@@ -435,6 +458,19 @@ async def test_a_restarted_compiler_asks_for_what_is_mandatory_at_once() -> None
     assert [(q.records, q.only_records) for q in skills.asked[1:]] == [(("deploy/body",), True)] * 2
     assert len(rag.asked) == 1
     assert (await host.turn()).manifest.sources == ()
+
+
+@pytest.mark.rule("D.H.8", "D.H.14")
+async def test_what_its_source_no_longer_has_is_owed_no_more() -> None:
+    skills = Scripted([BODY], id="skills", kind="skills")
+    host = Host(contextbus.Compiler(sources=[skills]))
+    await host.turn()
+    del host.history[1]
+    host.compiler = contextbus.Compiler(sources=[skills], state=host.compiler.state())
+    skills.answer = []
+    told = [(await host.turn()).manifest.sources for _ in range(2)]
+    assert [[s.status for s in sources] for sources in told] == [[SourceStatus.OK], []]
+    assert host.compiler.state().placed == ()
 
 
 @pytest.mark.rule("D.H.8", "D.K.26")
@@ -491,6 +527,29 @@ async def test_a_block_that_was_never_placed_competes_again() -> None:
     again = await host.turn()
     assert (entries(again), again.manifest.pass_, len(rag.asked)) == ([("0", True, "restored")], 1, 1)
     assert (await host.turn()).blocks == ()
+
+
+@pytest.mark.rule("D.G.2", "D.G.32", "D.D.19")
+async def test_the_clock_is_for_the_observer_alone() -> None:
+    class Noting:
+        def compile_finished(self, manifest: ContextManifest, seconds: float) -> None:
+            spent.append((manifest.run_id, manifest.step, seconds))
+
+    spent: list[tuple[str, int, float]] = []
+    packages: list[Package] = []
+    for tick in (1.0, 100.0):
+        ticks = itertools.count(0.0, tick)
+        compiler = contextbus.Compiler(
+            sources=[Scripted([CI])],
+            budget=contextbus.DEFAULT_CONTEXT_BUDGET,
+            refresh=contextbus.DEFAULT_CONTEXT_REFRESH,
+            observer=Noting(),
+            clock=ticks.__next__,
+        )
+        packages.append(await Host(compiler).compile())
+        packages.append(compiler.on_overflow(run_id="r", step=0, input_tokens=100_000))
+    assert packages[:2] == packages[2:]
+    assert spent == [("r", 0, 1.0)] * 2 + [("r", 0, 100.0)] * 2
 
 
 @pytest.mark.rule("D.M.10", "D.M.16")

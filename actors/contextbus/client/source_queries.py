@@ -47,9 +47,8 @@ class CompilerSources:
             require_within(self._scope, parent_scope)
         for source in checked:
             pinned = getattr(source, "scope", None)
-            read = narrow(pinned, self._scope) if isinstance(pinned, Scope) else self._scope
-            if parent_scope is not None:
-                require_within(read, parent_scope)
+            if isinstance(pinned, Scope):
+                narrow(pinned, self._scope)  # what it reads lies within ours, and so within the parent's
         self._raised: dict[str, BaseException] = {}
         self._handlers = {
             source.id: handler(source, concurrency=MAX_CANDIDATES, on_error=self._note) for source in checked
