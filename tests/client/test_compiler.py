@@ -13,6 +13,7 @@ from tests.client.compiling import BOUND, CHARACTERS, CI, MODEL, QUESTION, TAG, 
 from tests.client.scripted import SCOPE, Scripted, text_of
 
 import contextbus.client as contextbus
+from contextbus.sources.accounting import Charge
 from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult, system, user
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import digest_bytes
@@ -127,6 +128,26 @@ async def test_sources_are_asked_at_once_and_merged_in_their_order() -> None:
     sources = [Meeting(name, everybody) for name in ("c", "a", "b")]
     package = await Host(contextbus.Compiler(sources=sources)).compile()
     assert [e.source for e in package.manifest.entries] == ["c", "a", "b"]
+
+
+@pytest.mark.rule("D.L.3", "D.L.4", "D.L.5", "D.Y.4")
+async def test_unaccounted_usage_warns_once() -> None:
+    @contextbus.source(id="rag", kind="rag")
+    async def spend(query: Query, *, charge: Charge | None = None) -> list[Candidate]:
+        if charge is not None:
+            charge(model="embedder", tokens=3)
+        return [CI]
+
+    def account(source: str) -> Accounting:
+        return Accounting("r", source)
+
+    told: list[ContextWarning] = []
+    host = Host(contextbus.Compiler(sources=[spend], on_warning=told.append))
+    await host.turn()
+    assert told == []
+    for _ in range(2):
+        await host.turn(refresh=True, accounting=account)
+    assert told == [ContextWarning("unaccounted-usage", "rag")]
 
 
 @pytest.mark.rule("D.G.26", "D.G.29", "D.D.14", "D.D.20", "D.Y.4", "D.D.8")
@@ -290,9 +311,10 @@ async def test_malformed_input_is_refused_and_changes_nothing(given: dict[str, A
 class Pinned(Scripted):
     """A source with a scope of its own."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, fixed: Scope | None = None) -> None:
         super().__init__([CI])
-        self.scope = scope
+        self.pinned_scope = scope
+        self.fixed_scope = fixed
 
 
 @pytest.mark.rule("D.K.5", "D.K.6", "D.K.7", "D.K.3", "D.K.4")
@@ -305,6 +327,10 @@ def test_scopes_of_a_nested_compiler_lie_within_the_parents() -> None:
             contextbus.Compiler(scope=scope, sources=[Pinned(pinned)], parent_scope=parent)
     with pytest.raises(TypeError):
         contextbus.Compiler(scope=parent, sources=[Pinned(Scope(user_id="bob"))])
+    session = Pinned(Scope(chat_id="1"), Scope(chat_id="1"))  # it reads at its session's, whatever is asked
+    contextbus.Compiler(scope=parent, sources=[session])
+    with pytest.raises(ScopeConflictError):
+        contextbus.Compiler(scope=parent, sources=[session], parent_scope=parent)
 
 
 @pytest.mark.rule("D.F.8", "D.F.9", "D.F.11", "D.F.12", "D.F.17", "D.G.33", "D.F.5")

@@ -95,7 +95,8 @@ class Compiler:
         estimator_kind: a label for manifests (D.M.16).
         state: what ``state()`` of an earlier compiler returned, as a value or as its JSON object (D.H.2).
         observer: hears of each compile; what it raises changes nothing (D.S.5).
-        on_warning: told of each failed optional source (D.G.26), async or not.
+        on_warning: told of each failed optional source (D.G.26), and once of usage that no source reported (D.L.3);
+            async or not.
         rewrite_query: makes the query of a retrieval, given ours and the step's input (D.A.9).
         bound_models: further models that bind thinking to the prefix (D.F.12).
         parent_scope: the memory scope of the run that this compiler works under: its scope and those of its sources
@@ -367,9 +368,11 @@ class Compiler:
             _log.warning("observer_failed", run=manifest.run_id, step=manifest.step, error=type(exc).__name__)
 
     async def _warn(self, manifest: ContextManifest) -> None:
+        warnings = (*context_warnings(manifest), *self._sources.warnings)
+        self._sources.warnings.clear()
         if self._on_warning is None:
             return
-        for warning in context_warnings(manifest):
+        for warning in warnings:
             try:
                 told = self._on_warning(warning)
                 if inspect.isawaitable(told):

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 
 from contextbus.core.compiler_step import CompilerPlan, StepRequest
-from contextbus.core.scope import narrow, require_scope, require_within
+from contextbus.core.scope import require_scope, require_within
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus.sources.answers import MAX_CANDIDATES, handler
-from contextbus.sources.interface import Source, check_source
+from contextbus.sources.interface import Source, check_source, scope_read
 from contextbus_protocol.errors import ErrorData, InvalidTypeError, SourceFailedError
+from contextbus_protocol.package import ContextWarning
 from contextbus_protocol.questions import Accounting, Failed, Offered, Query
 from contextbus_protocol.values import Scope, SourceKind, SourceResult, SourceSpec, SourceStatus
 
@@ -21,6 +22,8 @@ Account = Callable[[str], Accounting]
 
 class CompilerSources:
     """The sources of one compiler, and what they raised in the present step.
+
+    ``warnings`` are those of unaccounted usage that nobody was told yet (D.L.3).
 
     Args:
         sources: the sources in their order.
@@ -46,12 +49,14 @@ class CompilerSources:
         if parent_scope is not None:
             require_within(self._scope, parent_scope)
         for source in checked:
-            pinned = getattr(source, "scope", None)
-            if isinstance(pinned, Scope):
-                narrow(pinned, self._scope)  # what it reads lies within ours, and so within the parent's
+            read = scope_read(source, self._scope)
+            if parent_scope is not None:
+                require_within(read, parent_scope)
+        self.warnings: list[ContextWarning] = []
         self._raised: dict[str, BaseException] = {}
         self._handlers = {
-            source.id: handler(source, concurrency=MAX_CANDIDATES, on_error=self._note) for source in checked
+            source.id: handler(source, concurrency=MAX_CANDIDATES, on_error=self._note, on_warning=self.warnings.append)
+            for source in checked
         }
 
     async def ask(

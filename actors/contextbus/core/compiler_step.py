@@ -194,11 +194,6 @@ def plan_step(
 def _plan_refresh(
     state: ContextCompilerState, request: StepRequest, options: CompilerOptions, task: str | None, query: str
 ) -> RefreshPlan:
-    if request.redacted:  # whatever else is due: D.G.15, D.J.1
-        has_query = bool(query.strip())
-        return RefreshPlan(
-            "redacted", retrieve=bool(options.sources) and has_query, skipped=bool(options.sources) and not has_query
-        )
     view = _RefreshView(
         state.last_step,
         state.passes,
@@ -215,6 +210,7 @@ def _plan_refresh(
         host_request=request.refresh,
         query=query,
         has_sources=bool(options.sources),
+        redacted=request.redacted,
     )
 
 
