@@ -17,6 +17,7 @@ import msgspec
 from contextbus.runtime import jetstream_api
 from contextbus.runtime.connection import Connection
 from contextbus.runtime.connection_errors import DisconnectedError, OverloadedError
+from contextbus.runtime.headings import read_headings
 from contextbus.runtime.jetstream_api import (
     Done,
     Failure,
@@ -25,7 +26,6 @@ from contextbus.runtime.jetstream_api import (
     record_from,
     record_of,
 )
-from contextbus.runtime.headings import read_headings
 from contextbus.runtime.journal import (
     COMMAND_HEADER,
     EXPECTED_HEADER,

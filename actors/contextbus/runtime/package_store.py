@@ -230,7 +230,7 @@ class PackageStore:
             record = await self._journal.last(subject)
             if isinstance(record, Unanswered):
                 return record
-            if record is not None and now - _stored_at(record, now) > UNCOMMITTED_SECONDS:
+            if record is not None and now - stored_at(record, now) > UNCOMMITTED_SECONDS:
                 old[subject] = record
         if not old:
             return 0
@@ -328,7 +328,7 @@ def _stays(subject: str, record: Record, commands: set[str], cited: set[bytes]) 
     return digest in cited or (record.command != "" and record.command in commands)
 
 
-def _stored_at(record: Record, now: float) -> float:
+def stored_at(record: Record, now: float) -> float:
     """Seconds since 1970 (UTC); a record without a readable date counts as new."""
     try:
         return datetime.fromisoformat(record.stored_at).timestamp()

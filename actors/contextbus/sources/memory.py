@@ -8,7 +8,9 @@ from typing import Final
 import anyio
 
 from contextbus.runtime.journal import Journal
+from contextbus.sources.citations import CitationIndex
 from contextbus.sources.database import MEMORY
+from contextbus.sources.forgetting import Forgetting, Redact, Redactions
 from contextbus.sources.interface import Answer, candidate, check_source
 from contextbus.sources.memory_index import SCHEMA_VERSION, MemoryIndex
 from contextbus.sources.memory_store import ANY_SCOPE, MemoryStore
@@ -16,7 +18,16 @@ from contextbus.sources.worker import AdminReply, AdminRequest
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import digest_bytes
-from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.memory_records import (
+    AllowRecords,
+    Forget,
+    Forgotten,
+    ListRecords,
+    RecordsAllowed,
+    RecordsListed,
+    Remember,
+    Remembered,
+)
 from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Provenance, Scope, SourceKind
 
@@ -32,17 +43,26 @@ class MemorySource:
     Args:
         store: The store; its source id is this source's id.
         required: Whether a step fails without it.
-        keep_seconds: How often the index follows erasures of other processes while nobody asks.
+        keep_seconds: How often the indexes follow other processes while nobody asks.
+        forgetting: Redacts the packages that hold forgotten records; without it they keep their copy.
     """
 
     kind: SourceKind = "memory"
 
-    def __init__(self, store: MemoryStore, *, required: bool = False, keep_seconds: float = KEEP_SECONDS) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        required: bool = False,
+        keep_seconds: float = KEEP_SECONDS,
+        forgetting: Forgetting | None = None,
+    ) -> None:
         self.id = store.source
         self.required = required
         self.store = store
         self.options_digest = digest_bytes(encode_json((SCHEMA_VERSION, store.scope)))
         self._keep_seconds = keep_seconds
+        self._forgetting = forgetting
         check_source(self)
 
     async def query(self, query: Query) -> Answer:
@@ -65,7 +85,7 @@ class MemorySource:
         ]
 
     async def administer(self, request: AdminRequest) -> AdminReply:
-        """Remember, forget or list.
+        """Remember, forget, list or allow.
 
         Raises:
             ContextBusError: as ``MemoryStore`` does.
@@ -74,28 +94,54 @@ class MemorySource:
             case Remember():
                 return await self._remember(request)
             case Forget():
-                erased = await self.store.forget(request.record_id, scope=request.scope, message_id=request.message_id)
-                return Forgotten(
-                    run=request.run,
-                    message_id=request.message_id,
-                    record_id=erased.record_id,
-                    revisions=erased.revisions,
-                    sequence=erased.sequence,
-                )
+                return await self._forget(request)
             case ListRecords():
                 limit = max(0, min(request.limit, MAX_LISTED))
                 records, sequence = await self.store.list_records(request.scope, limit=limit)
                 return RecordsListed(run=request.run, message_id=request.message_id, records=records, sequence=sequence)
+            case AllowRecords():
+                digests, sequence = await self.store.allow(
+                    request.digests, record_id=request.record_id, message_id=request.message_id
+                )
+                return RecordsAllowed(
+                    run=request.run, message_id=request.message_id, digests=digests, sequence=sequence
+                )
 
     async def keep(self) -> None:
-        """Follow the stream while nobody asks, so that what others forget leaves this index too."""
+        """Follow the streams while nobody asks.
+
+        What others forget leaves this index too, and a step that committed a record after it was forgotten is redacted.
+        """
         while True:
             await self.store.catch_up()
+            if self._forgetting is not None:
+                await self._forgetting.settle()
             await anyio.sleep(self._keep_seconds)
 
     async def aclose(self) -> None:
-        """Close the store's index."""
+        """Close the store's indexes."""
         await self.store.aclose()
+        if self._forgetting is not None:
+            await self._forgetting.aclose()
+
+    async def _forget(self, request: Forget) -> Forgotten:
+        """Erase a record, then all packages that hold it; answered when both are done (D.J.7)."""
+        erased = await self.store.forget(request.record_id, scope=request.scope, message_id=request.message_id)
+        done = Redactions()
+        if self._forgetting is not None:
+            blobs = await self._forgetting.settle(erased.record_id)
+            done = await self._forgetting.report(erased.record_id, erased.texts, blobs)
+        return Forgotten(
+            run=request.run,
+            message_id=request.message_id,
+            record_id=erased.record_id,
+            revisions=erased.revisions,
+            sequence=erased.sequence,
+            redacted=done.runs,
+            blobs=done.blobs,
+            messages=None if done.quotations is None else done.quotations.messages,
+            items=None if done.quotations is None else done.quotations.items,
+        )
 
     async def _remember(self, request: Remember) -> Remembered:
         kinds = tuple(sorted({ref.kind for ref in request.source_refs})) or _HOST
@@ -126,6 +172,7 @@ def memory_source(
     id: str = DEFAULT_ID,  # noqa: A002  (the word that users write)
     required: bool = False,
     scope: Scope = ANY_SCOPE,
+    redact: Redact | None = None,
 ) -> MemorySource:
     """Make the memory source of a tenant.
 
@@ -136,9 +183,13 @@ def memory_source(
         id: The source's id.
         required: Whether a step fails without it.
         scope: What the source is pinned to; requests narrow it (D.K.2).
+        redact: Has redactions recorded in the logs of runs; without it packages keep what was forgotten.
     """
-    path: Path | str = MEMORY
-    if data is not None:
-        path = Path(data) / f"memory-{subjects.encode_name(tenant)}-{subjects.encode_name(id)}.sqlite"
+    name = f"{subjects.encode_name(tenant)}-{subjects.encode_name(id)}.sqlite"
+    path: Path | str = MEMORY if data is None else Path(data) / f"memory-{name}"
     store = MemoryStore(journal, tenant, MemoryIndex(path), source=id, scope=scope)
-    return MemorySource(store, required=required)
+    forgetting: Forgetting | None = None
+    if redact is not None:
+        cited: Path | str = MEMORY if data is None else Path(data) / f"citations-{name}"
+        forgetting = Forgetting(journal, tenant, id, CitationIndex(cited, id), redact)
+    return MemorySource(store, required=required, forgetting=forgetting)
