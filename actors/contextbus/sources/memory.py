@@ -108,15 +108,22 @@ class MemorySource:
                 )
 
     async def keep(self) -> None:
-        """Follow the streams while nobody asks.
-
-        What others forget leaves this index too, and a step that committed a record after it was forgotten is redacted.
-        """
+        """Follow the streams while nobody asks."""
         while True:
-            await self.store.catch_up()
-            if self._forgetting is not None:
-                await self._forgetting.settle()
+            await self.follow()
             await anyio.sleep(self._keep_seconds)
+
+    async def follow(self) -> None:
+        """Bring the indexes up to date, and redact what commits have shown of forgotten records since (D.J.4).
+
+        What others forget leaves this index too, and a step that was under way while a record was forgotten is found.
+
+        Raises:
+            DeadlineExceededError: the streams do not answer.
+        """
+        await self.store.catch_up()
+        if self._forgetting is not None:
+            await self._forgetting.settle()
 
     async def aclose(self) -> None:
         """Close the store's indexes."""
