@@ -165,14 +165,15 @@ class CitationIndex:
                 done = _read_marks(connection).log
                 if not after <= done < mark:
                     return
-                for commit in commits:
-                    if commit.sequence > done:
-                        self._take_in(connection, commit)
+                new = [commit for commit in commits if commit.sequence > done]
+                ids = _record_ids(connection, {name for c in new for cited in c.cited for name, _ in cited.records})
+                for commit in new:
+                    self._take_in(connection, commit, ids)
                 _write_mark(connection, "log", mark, commits[-1].digest if commits else "")
 
         self._database.use(write)
 
-    def _take_in(self, connection: sqlite3.Connection, commit: LoggedRun) -> None:
+    def _take_in(self, connection: sqlite3.Connection, commit: LoggedRun, ids: dict[str, int]) -> None:
         if commit.names:
             held = connection.execute("SELECT sequence, reference FROM uncommitted WHERE run = ?", (commit.run,))
             _drop_uncommitted(connection, [s for s, reference in held.fetchall() if reference in commit.names])
@@ -183,13 +184,10 @@ class CitationIndex:
                     "INSERT INTO packages (run, reference, step, sequence) VALUES (?, ?, ?, ?)",
                     (commit.run, cited.package, cited.step, commit.sequence),
                 ).lastrowid
-            for record_id, placed in cited.records:
-                connection.execute("INSERT OR IGNORE INTO records (record_id) VALUES (?)", (record_id,))
-                connection.execute(
-                    "INSERT OR REPLACE INTO citations (record, package, placed)"
-                    " VALUES ((SELECT id FROM records WHERE record_id = ?), ?, ?)",
-                    (record_id, package, placed),
-                )
+            connection.executemany(
+                "INSERT OR REPLACE INTO citations (record, package, placed) VALUES (?, ?, ?)",
+                [(ids[name], package, placed) for name, placed in cited.records],
+            )
         for event in commit.redacted:
             self._take_redaction(connection, commit, event)
 
@@ -315,6 +313,13 @@ def _write_mark(connection: sqlite3.Connection, name: str, sequence: int, digest
     connection.execute(
         "INSERT OR REPLACE INTO marks (name, sequence, digest) VALUES (?, ?, ?)", (name, sequence, digest)
     )
+
+
+def _record_ids(connection: sqlite3.Connection, names: set[str]) -> dict[str, int]:
+    """The numbers of records; those that are new get one."""
+    connection.executemany("INSERT OR IGNORE INTO records (record_id) VALUES (?)", [(name,) for name in sorted(names)])
+    sql = "SELECT id FROM records WHERE record_id = ?"
+    return {name: connection.execute(sql, (name,)).fetchone()[0] for name in names}
 
 
 def _package_of(connection: sqlite3.Connection, run: str, reference: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -19,12 +20,20 @@ from contextbus.sources.memory_erasures import ErasureLog
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.errors import ContextBusError, DeadlineExceededError, InvalidTypeError
-from contextbus_protocol.events import EntryFact, MessagesAppended, PackageRedacted, RecordErased, StepCompiled
+from contextbus_protocol.events import (
+    AnyEvent,
+    EntryFact,
+    MessagesAppended,
+    PackageRedacted,
+    RecordErased,
+    StepCompiled,
+    UnknownEvent,
+)
 
 STALE_SECONDS: Final = 0.02
 STALE_ATTEMPTS: Final = 50
 
-_HEX = re.compile(rb"[0-9a-f]{64}")
+_REFERENCE = re.compile(r"sha256:[0-9a-f]{64}")
 
 _log = get_logger(__name__)
 
@@ -174,9 +183,7 @@ class CitationFeed:
         commit = self._decode(record)
         if commit is None:
             return LoggedRun(record.sequence, "", digest, frozenset())
-        names: set[str] = set()
-        if commit.run in waiting:
-            names.update(f"sha256:{found.decode()}" for found in _HEX.findall(record.data))
+        names = set(commit.blobs) if commit.run in waiting else set()
         if waiting.get(commit.run):
             for reference in commit.blobs:
                 chunks = partial(self._packages.chunks_of, commit.run, reference)
@@ -196,11 +203,8 @@ class CitationFeed:
             return None
         steps = tuple(event for event in commit.events if isinstance(event, StepCompiled))
         redacted = tuple(event for event in commit.events if isinstance(event, PackageRedacted))
-        named = [event.inputs for event in commit.events if isinstance(event, MessagesAppended)]
-        for step in steps:
-            named += [reference for reference in (step.package, step.facts) if reference is not None]
-        named += [event.replacement for event in redacted]
-        return _Commit(commit.run, steps, redacted, tuple(named))
+        named = tuple(name for event in commit.events for name in _blobs_of(event))
+        return _Commit(commit.run, steps, redacted, named)
 
     async def _entries(self, run: str, step: StepCompiled) -> tuple[EntryFact, ...]:
         """All entries of a step; those of the commit alone where the blob that holds all is gone."""
@@ -220,3 +224,15 @@ class CitationFeed:
             if entry.source == self._source and entry.kind != "working-memory":
                 cited[entry.record_id] = cited.get(entry.record_id, False) or entry.selected
         return tuple(cited.items())
+
+
+def _blobs_of(event: AnyEvent | UnknownEvent) -> Iterable[str]:
+    """The blobs that an event names; of one whose fields are not known here, whatever may be a reference."""
+    match event:
+        case MessagesAppended():
+            return (event.inputs,)
+        case StepCompiled():
+            return (event.package,) if event.facts is None else (event.package, event.facts)
+        case _:
+            data = event.data if isinstance(event, UnknownEvent) else codec.encode_json(event).decode()
+            return _REFERENCE.findall(data)
