@@ -26,12 +26,14 @@ from contextbus.cli.running import run
 from contextbus.cli.serving import (
     ACTORS,
     Link,
+    open_asker,
     open_link,
     serve_actors,
     serve_sources,
     wait_for_end,
     wait_until_served,
 )
+from contextbus.client.redacting import redact_over
 from contextbus.runtime.datafolder import DataFolder
 from contextbus.runtime.embedded import Durability
 from contextbus.runtime.package_store import PackageStore
@@ -256,7 +258,14 @@ async def _open_sources(
         for file in files or ():
             sources += await anyio.to_thread.run_sync(load_sources, file)
         if memory:
-            records = memory_source(link.journal, place.tenant, data=place.folder, id=source_id or MEMORY_ID)
+            asker = await stack.enter_async_context(open_asker(link, "memory"))
+            records = memory_source(
+                link.journal,
+                place.tenant,
+                data=place.folder,
+                id=source_id or MEMORY_ID,
+                redact=redact_over(asker),
+            )
             stack.push_async_callback(records.aclose)
             sources.append(records)
         check_ids([s.id for s in sources])

@@ -176,7 +176,8 @@ class MemoryStore:
                 subject,
                 encode_json(record),
                 expected=revisions[-1].sequence if revisions else 0,
-                message_id=command,
+                # A request that is made again under another id, after its record was forgotten, is no duplicate.
+                message_id=f"{target}.{command}",
                 command=command,
             )
             if sequence is not None:
