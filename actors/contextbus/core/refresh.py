@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from contextbus.core.run import RunState
+from contextbus.core.run_state import RunState
 from contextbus_protocol.package import Fallback, RefreshReason
 from contextbus_protocol.values import RefreshOptions
 
@@ -31,8 +31,9 @@ def plan_refresh(
     host_request: bool,
     query: str,
     has_sources: bool,
+    redacted: bool = False,
 ) -> RefreshPlan:
-    """Decide whether a step retrieves (D.G.5-D.G.15, D.G.21).
+    """Decide whether a step retrieves (D.G.5-D.G.15, D.G.21, D.J.1).
 
     Args:
         state: the run before the step.
@@ -42,7 +43,11 @@ def plan_refresh(
         host_request: whether the host asks with this step.
         query: the query that would be sent.
         has_sources: whether the step has any source.
+        redacted: whether a forget took a package of the run: sources are asked whatever the limits say (D.J.1).
     """
+    if redacted:
+        skipped = has_sources and not query.strip()
+        return RefreshPlan("redacted", retrieve=has_sources and not skipped, skipped=skipped)
     reason = _due(state, options, step, active_task_id, host_request=host_request)
     if reason is None:
         return RefreshPlan("reused")

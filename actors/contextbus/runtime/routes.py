@@ -13,14 +13,17 @@ import msgspec
 
 from contextbus.actors.effects import Send
 from contextbus_protocol import subjects
+from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import (
     AppendMessages,
     CancelCommand,
     CompileStep,
     CreateWorkingMemory,
     ErrorReply,
+    OverflowStep,
     PatchWorkingMemory,
     ReadWorkingMemory,
+    RedactPackages,
     ReportStep,
     RequestRefresh,
 )
@@ -34,12 +37,14 @@ from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Offere
 from contextbus_protocol.subjects import ActorName
 
 COMMANDS: Final[dict[ActorName, frozenset[type]]] = {
-    "selection": frozenset((CompileStep, ReportStep, AppendMessages, RequestRefresh, CancelCommand)),
+    "selection": frozenset(
+        (CompileStep, OverflowStep, ReportStep, AppendMessages, RequestRefresh, RedactPackages, CancelCommand)
+    ),
     "working-memory": frozenset((CreateWorkingMemory, PatchWorkingMemory, ReadWorkingMemory, AskItems, CancelCommand)),
     "placement": frozenset((Place, Record, CancelCommand)),
 }
 ANSWERS: Final[dict[ActorName, frozenset[type]]] = {
-    "selection": frozenset((ItemsOffered, Offered, Failed, Committed, Conflicted, Unstored)),
+    "selection": frozenset((ItemsOffered, Offered, Failed, CallbackAnswered, Committed, Conflicted, Unstored)),
     "working-memory": frozenset(),
     "placement": frozenset(),
 }

@@ -15,8 +15,9 @@ import msgspec
 
 from contextbus.runtime.journal import Heading
 from contextbus.runtime.package_store import CHUNK_BYTES, UNCOMMITTED_SECONDS
-from contextbus.sources.database import Database
+from contextbus.sources.database import MEMORY, Database
 from contextbus_protocol.events import PackageRedacted, RecordErased
+from contextbus_protocol.subjects import encode_name
 
 SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
@@ -94,6 +95,13 @@ class CitationMarks(msgspec.Struct, frozen=True):
     digest: str = ""
     erasures: int = 0
     blobs: int = 0
+
+
+def open_citations(tenant: str, source: str, data: Path | str | None) -> CitationIndex:
+    """The citations of one memory store: a file in a folder, or in memory without one."""
+    if data is None:
+        return CitationIndex(MEMORY, source)
+    return CitationIndex(Path(data) / f"citations-{encode_name(tenant)}-{encode_name(source)}.sqlite", source)
 
 
 class CitationIndex:

@@ -14,10 +14,11 @@ from typing import Final
 import msgspec
 
 from contextbus.core.scope import SCOPE_FIELDS, read_field, require_scope, set_fields
-from contextbus.sources.database import Database
+from contextbus.sources.database import MEMORY, Database
 from contextbus.sources.lexical import TOKENIZER, match_expression, score_of, spread
 from contextbus_protocol.events import RecordAllowed, RecordErased
 from contextbus_protocol.memory_records import MemoryRecord
+from contextbus_protocol.subjects import encode_name
 from contextbus_protocol.values import Scope
 
 SCHEMA_VERSION: Final = 2
@@ -56,6 +57,13 @@ class Anchor(msgspec.Struct, frozen=True):
     record_id: str
     sequence: int
     digest: str
+
+
+def open_index(tenant: str, source: str, data: Path | str | None) -> MemoryIndex:
+    """The index of one memory store: a file in a folder, or in memory without one."""
+    if data is None:
+        return MemoryIndex(MEMORY)
+    return MemoryIndex(Path(data) / f"memory-{encode_name(tenant)}-{encode_name(source)}.sqlite")
 
 
 class MemoryIndex:

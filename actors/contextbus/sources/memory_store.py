@@ -21,7 +21,7 @@ from contextbus.runtime.package_store import is_digest
 from contextbus.sources import memory_log
 from contextbus.sources.memory_erasures import ErasureLog
 from contextbus.sources.memory_feed import MemoryFeed, decode_record
-from contextbus.sources.memory_index import MemoryHit, MemoryIndex
+from contextbus.sources.memory_index import Marks, MemoryHit, MemoryIndex
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import clean_text, digest_bytes, digest_text
@@ -263,7 +263,8 @@ class MemoryStore:
             DeadlineExceededError: the stream does not answer.
         """
         effective = require_scope(narrow(self.scope, scope))
-        return await self._feed.ask(lambda: self._index.list_records(effective, limit))
+        records, marks = await self._feed.ask(lambda: self._index.list_records(effective, limit))
+        return records, marks.records
 
     async def search(self, text: str, scope: Scope, *, limit: int, seen: int = 0) -> tuple[MemoryHit, ...]:
         """The best records for a text within a scope, as of now and at least of ``seen`` (D.K.24).
@@ -272,9 +273,20 @@ class MemoryStore:
             ScopeConflictError: the scope names nobody (B61), or lies outside the store's.
             DeadlineExceededError: the stream does not answer.
         """
-        effective = require_scope(narrow(self.scope, scope))
-        hits, _ = await self._feed.ask(lambda: self._index.search(text, effective, limit), seen)
+        hits, _ = await self.search_as_of(text, scope, limit=limit, seen=seen)
         return hits
+
+    async def search_as_of(
+        self, text: str, scope: Scope, *, limit: int, seen: int = 0
+    ) -> tuple[tuple[MemoryHit, ...], Marks]:
+        """As ``search``, with the sequences of records and erasures that the answer is as of.
+
+        Raises:
+            ScopeConflictError: the scope names nobody (B61), or lies outside the store's.
+            DeadlineExceededError: the stream does not answer.
+        """
+        effective = require_scope(narrow(self.scope, scope))
+        return await self._feed.ask(lambda: self._index.search(text, effective, limit), seen)
 
     async def aclose(self) -> None:
         """Close the index."""
