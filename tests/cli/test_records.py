@@ -95,7 +95,7 @@ def test_a_forgotten_text_is_remembered_again_once_it_is_allowed(command: Comman
     assert command.json("allow", "--id", again["id"])["digests"] == [digest]
     assert "1 text may be remembered again" in command("allow", "--digest", digest).stdout
     assert "was not forgotten" in command("allow", "--id", "m-1", code=1).stderr
-    assert "sha256:" in command("allow", "--digest", "aisle", code=1).stderr
+    assert "sha256:" in command("allow", "--digest", "aisle", code=2).stderr
     third = command.json("remember", "Prefers an aisle seat.", *scope)
     assert third["id"] not in (first["id"], again["id"])
 

@@ -68,8 +68,8 @@ def _merge(results: tuple[SourceResult, ...], restored: Sequence[SourceResult]) 
         if known is None:
             merged[result.source] = result
             continue
-        ids = {candidate.record_id for candidate in known.candidates}
-        more = tuple(candidate for candidate in result.candidates if candidate.record_id not in ids)
+        ids = {(candidate.record_id, candidate.digest) for candidate in known.candidates}
+        more = tuple(one for one in result.candidates if (one.record_id, one.digest) not in ids)
         merged[result.source] = msgspec.structs.replace(known, candidates=known.candidates + more)
     return tuple(merged.values())
 
