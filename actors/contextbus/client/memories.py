@@ -31,6 +31,9 @@ DEFAULT_SECONDS: Final = 10.0
 FORGET_SECONDS: Final = 60.0
 """A forget waits until every package that holds the record is redacted."""
 
+# An id is never used for another record, so that asking again is never meant as something new.
+_FORGET: Final = "forget"
+
 A = TypeVar("A", bound=AnyMessage)
 
 
@@ -110,14 +113,14 @@ class Memories:
             record_id: the record.
             scope: what the record lies within.
             source: the id of the memory source.
-            message_id: an id to ask again without a second effect.
+            message_id: an id of the request; without it every request to forget the record in this scope is the same.
             seconds: how long to wait.
 
         Raises:
             NotFoundError: there is no such record in the scope.
             DeadlineExceededError: no memory worker answers, or nobody runs the actors that redact its packages.
         """
-        request = Forget(**self._head(source, message_id), record_id=record_id, scope=scope)
+        request = Forget(**self._head(source, message_id or _FORGET), record_id=record_id, scope=scope)
         return await self._ask(request, Forgotten, seconds)
 
     async def allow(
