@@ -65,7 +65,7 @@ async def redactions(bus: ContextBus, run: str) -> list[PackageRedacted]:
     return [e for logged in log.commits for e in logged.commit.events if isinstance(e, PackageRedacted)]
 
 
-@pytest.mark.rule("D.J.1", "D.J.2", "D.J.4", "D.J.6", "D.J.7", "D.H.7", "D.K.24", "B63")
+@pytest.mark.rule("D.J.1", "D.J.2", "D.J.4", "D.J.6", "D.J.7", "D.K.24", "B63")
 async def test_nothing_of_a_forgotten_record_is_left(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     async with contextbus.open(data=folder) as bus:
@@ -177,6 +177,31 @@ async def test_messages_and_working_memory_that_quote_it_are_counted_and_stay(tm
         held = await read_all(folder)
         # the message that quotes it, and the goal in the log of the working memory
         assert held.count(text.lower().encode()) >= 2
+
+
+@pytest.mark.rule("D.H.7", "D.J.6")
+@pytest.mark.parametrize("kept", [True, False])
+async def test_other_records_of_a_redacted_block_return_at_once_or_with_the_next_refresh_if_their_texts_are_gone(
+    *, kept: bool
+) -> None:
+    leaf = contextbus.candidate("0", "Tea is a leaf.", 1)
+    rag = Scripted([leaf])
+    async with contextbus.open("memory:", sources=[rag]) as bus:
+        gone = await bus.memories.remember(f"She likes {SECRET} tea.", scope=SCOPE)
+        run = await bus.run("one", scope=SCOPE, sources=SOURCES)
+        first = await run.before_model_call([ASKED], model=MODEL)
+        await run.after_model_call(DONE)
+        if not kept:
+            await bus.host.packages.erase("one", first.reference)  # as retention does
+        await bus.memories.forget(gone.record_id, scope=SCOPE)
+        rag.answer = []
+        second = await run.before_model_call([ASKED], model=MODEL)
+        await run.after_model_call(DONE)
+        rag.answer = [leaf]
+        third = await run.before_model_call([ASKED], model=MODEL, refresh=True)
+        reasons = [[(e.record_id, e.reason) for e in step.manifest.entries] for step in (second, third)]
+        at_once, later = [[("0", "restored")], [("0", "already-placed")]], [[], [("0", "ranked")]]
+        assert reasons == (at_once if kept else later)
 
 
 async def fetch(bus: ContextBus, run: str, reference: str) -> tuple[tuple[str, bytes], ...]:

@@ -21,6 +21,7 @@ from contextbus_protocol.events import (
     MessagesAppended,
     PackageRedacted,
     StepCompiled,
+    UnknownEvent,
 )
 from contextbus_protocol.package import (
     Block,
@@ -48,7 +49,9 @@ class Runs:
         self.packages = PackageStore(journal, tenant)
         self.asked: list[RedactPackages] = []
 
-    async def commit(self, run: str, events: tuple[AnyEvent, ...], command: str, part: Part = "run") -> int:
+    async def commit(
+        self, run: str, events: tuple[AnyEvent | UnknownEvent, ...], command: str, part: Part = "run"
+    ) -> int:
         """Append a commit."""
         subject = subjects.log(self.tenant, run, part)
         last = await self.journal.last(subject)
