@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import anyio
 import anyio.to_thread
 
-from contextbus.runtime.journal import Journal, Record
+from contextbus.runtime.journal import Heading, Journal, Record
 from contextbus.runtime.logs import get_logger
 from contextbus.runtime.package_store import PackageStore, stored_at
 from contextbus.runtime.streams import find_stream
@@ -142,7 +142,7 @@ class CitationFeed:
                 await anyio.sleep(STALE_SECONDS)
                 target = await self._last(self._blobs)
                 continue
-            taken = []
+            taken: list[tuple[str, str, Heading]] = []
             for heading in page.headings:
                 token, _, reference = heading.subject.removeprefix(self._blobs.removesuffix(">")).partition(".")
                 try:
@@ -183,7 +183,7 @@ class CitationFeed:
         commit = self._decode(record)
         if commit is None:
             return LoggedRun(record.sequence, "", digest, frozenset())
-        names = set(commit.blobs) if commit.run in waiting else set()
+        names: set[str] = set(commit.blobs if commit.run in waiting else ())
         if waiting.get(commit.run):
             for reference in commit.blobs:
                 chunks = partial(self._packages.chunks_of, commit.run, reference)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 import msgspec
 
@@ -82,14 +83,17 @@ def _quotes(value: object, texts: Sequence[str]) -> bool:
     """Whether a text stands in a value, however deep."""
     if isinstance(value, str):
         return any(text in value for text in texts)
-    if isinstance(value, Mapping):
-        return any(_quotes(part, texts) for part in value.values())
-    return isinstance(value, list | tuple) and any(_quotes(part, texts) for part in value)
+    return any(_quotes(part, texts) for part in _parts(value))
 
 
 def _count_entries(value: object, texts: Sequence[str]) -> int:
     """How many objects of a value have a text of their own that quotes: an item, or an operation that writes one."""
+    parts = _parts(value)
+    own = isinstance(value, Mapping) and any(isinstance(part, str) and _quotes(part, texts) for part in parts)
+    return int(own) + sum(_count_entries(part, texts) for part in parts)
+
+
+def _parts(value: object) -> tuple[object, ...]:
     if isinstance(value, Mapping):
-        own = [part for part in value.values() if isinstance(part, str)]
-        return int(_quotes(own, texts)) + sum(_count_entries(part, texts) for part in value.values())
-    return sum(_count_entries(part, texts) for part in value) if isinstance(value, list | tuple) else 0
+        return tuple(cast("Mapping[str, object]", value).values())
+    return tuple(cast("Sequence[object]", value)) if isinstance(value, list | tuple) else ()

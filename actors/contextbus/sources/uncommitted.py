@@ -10,7 +10,7 @@ from contextbus.runtime.journal import Journal
 from contextbus.runtime.package_store import CHUNK_BYTES, PackageStore
 from contextbus.sources import memory_log
 from contextbus.sources.citations import Uncommitted
-from contextbus.sources.redaction import begins_blob, is_kept, named_records
+from contextbus.sources.redaction import begins_blob, named_records
 from contextbus_protocol import subjects
 
 Found = list[tuple[int, frozenset[str]]]
@@ -71,5 +71,5 @@ async def _read_group(journal: Journal, tenant: str, blobs: tuple[Uncommitted, .
 def _name(chunks: Iterable[tuple[int, bytes]]) -> Found:
     chunks = tuple(chunks)
     data = b"".join(part for _, part in chunks)
-    names = frozenset() if is_kept(data) else named_records(data)
+    names = named_records(data)
     return [(sequence, names) for sequence, _ in chunks]
