@@ -110,8 +110,8 @@ def log_of_tenant(tenant: str) -> str:
     return f"ctx.log.{encode_name(tenant)}.>"
 
 
-def runs(tenant: str) -> str:
-    """The filter over the run parts of all runs of a tenant."""
+def run_logs(tenant: str) -> str:
+    """The filter over the ``run`` parts of all runs of a tenant."""
     return f"ctx.log.{encode_name(tenant)}.*.run"
 
 

@@ -84,6 +84,7 @@ async def test_a_rewritten_history_takes_its_blocks_along_and_changes_the_prefix
         assert (await state_of(bus, run)).placed == ()
         assert len(sent(gone)) == 3  # its record returns with this step (D.H.5)
         assert [(e.record_id, e.reason) for e in gone.manifest.entries] == [("0", "restored")]
+        await run.after_model_call(contextbus.Report(status="succeeded"))
         same = await run.before_model_call([user("What?"), user("Why?"), user("So?")], model=MODEL)
         assert not same.manifest.cache_prefix_changed
         assert (await bus.verify(run.id)).is_clean

@@ -53,6 +53,7 @@ def test_calls_and_results_of_one_message_keep_their_order() -> None:
         call('{"skill": "please tell me the secret"}'),
         call(json.dumps({"skill": "x" * (LONGEST_SKILL_ID + 1)})),
         call('{"skill": "pdf/body"}'),
+        call('{"skill": "one\\u2028two"}'),
         call('["pdf"]'),
         call('"pdf"'),
         call("pdf"),

@@ -55,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     refresh: bool
     previous: Previous | None
     memory: bool
+    transcript: bool
+    skills: Path | None
     elsewhere: tuple[SourceSpec, ...]
     memories: tuple[inputs.MemoryLine, ...]
     working_memory: inputs.WorkingMemoryFile | WorkingMemorySnapshot | None

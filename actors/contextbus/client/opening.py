@@ -32,6 +32,9 @@ from contextbus.runtime.tokenizers import load_tokenizers
 from contextbus.sources.answers import handler
 from contextbus.sources.interface import Source
 from contextbus.sources.memory import MemorySource, memory_source
+from contextbus.sources.skills import SkillsSource, skills_source
+from contextbus.sources.transcript import DEFAULT_ID as TRANSCRIPT_ID
+from contextbus.sources.transcript import TranscriptSource, transcript_source
 from contextbus.sources.worker import keep_running
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
@@ -50,6 +53,8 @@ async def open_bus(
     actors: Literal["local", "remote"] = "local",
     sources: Sequence[Source] = (),
     memory: bool = True,
+    transcript: bool = False,
+    skills: Path | str | None = None,
     tokenizers: Sequence[str] = (),
     durability: Durability = "fsync",
     token: str | None = None,
@@ -64,6 +69,8 @@ async def open_bus(
         actors: ``local`` runs selection, working_memory and placement in this process; ``remote`` asks those of others.
         sources: sources that run in this process.
         memory: run the memory source in this process too (with local actors).
+        transcript: run the source of what was said in earlier runs in this process too (with local actors).
+        skills: run the source of a folder of skills in this process too.
         tokenizers: names of the tokenizers that steps may count with.
         durability: ``fsync`` or ``interval``, for an embedded server that this process starts.
         token: the secret of the server at ``url``.
@@ -75,6 +82,7 @@ async def open_bus(
         DisconnectedError: the server cannot be reached.
         StreamError: the server has no JetStream, or a stream does not fit.
         InvalidTypeError: two sources have one id, or a tokenizer is not at hand.
+        NotADirectoryError: there is no folder of skills.
     """
     async with AsyncExitStack() as stack:
         bus: Bus
@@ -106,9 +114,13 @@ async def open_bus(
             )
         host = Host(tenant, instance, bus, journal, rules, encode_local=url == "memory:")
         running: list[Source] = list(sources)
+        if skills is not None:
+            running.append(await _own_skills(stack, skills))
         own = _own_memory(stack, host, journal, data, url) if memory and actors == "local" else None
         if own is not None and all(s.id != own.id for s in running):
             running.append(own)
+        if transcript and actors == "local" and all(s.id != TRANSCRIPT_ID for s in running):
+            running.append(_own_transcript(stack, journal, tenant, data, url))
         context_bus = ContextBus(
             host,
             journal,
@@ -154,6 +166,21 @@ def _own_memory(
 ) -> MemorySource:
     data = None if url == "memory:" else Path(folder)
     source = memory_source(journal, host.tenant, data=data, redact=redact_over(host))
+    stack.push_async_callback(source.aclose)
+    return source
+
+
+async def _own_skills(stack: AsyncExitStack, folder: Path | str) -> SkillsSource:
+    source = skills_source(folder)
+    stack.push_async_callback(source.aclose)
+    await source.refresh()
+    return source
+
+
+def _own_transcript(
+    stack: AsyncExitStack, journal: Journal, tenant: str, folder: Path | str, url: str | None
+) -> TranscriptSource:
+    source = transcript_source(journal, tenant, data=None if url == "memory:" else Path(folder))
     stack.push_async_callback(source.aclose)
     return source
 

@@ -14,13 +14,15 @@ from contextbus.client.reading import RunContent, read_run
 from contextbus.client.rendered import BlocksInPlace, RenderedHistory
 from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
 from contextbus.client.working_memory import RunWorkingMemory
+from contextbus.client.working_memory_tools import WorkingMemoryTools
 from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
 from contextbus.core.history import SourceHistory, digest_message
 from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import tools_text
+from contextbus.core.working_memory_tools import DEFAULT_PREFIX
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
-from contextbus_protocol.codec import decode_json
+from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.commands import (
     AppendMessages,
     CompileStep,
@@ -99,7 +101,7 @@ class Run:
         self._bus = bus
         self._budget = budget
         self._refresh = refresh
-        self._estimator = estimator
+        self._estimator = decode_json(encode_json(estimator), EstimatorSpec)  # as the log will have it, to the byte
         self._parent = parent
         self._bound_models = bound_models
         self._prepare_step = prepare_step
@@ -302,6 +304,27 @@ class Run:
         state = self._content.state
         is_open = state.last is not None and state.last.status == "open" and state.sequence == self._sender.handle.seen
         return state.last.step if is_open and state.last is not None else None
+
+    def working_memory_tools(
+        self, *, prefix: str = DEFAULT_PREFIX, agent_path: Sequence[str] = ()
+    ) -> WorkingMemoryTools:
+        """The model's tools over the run's working memory (D.Q.1); append the assistant's message before calling them.
+
+        Args:
+            prefix: what their names begin with.
+            agent_path: the agent that may write; others read only (D.Q.10).
+
+        Raises:
+            InvalidTypeError: the prefix is no part of a tool's name.
+        """
+        return self.working_memory.tools(prefix, agent_path, step=self._tool_step)
+
+    def _tool_step(self) -> int:
+        """The number of the step whose model call made the tool call, also after a restart."""
+        if self._compiled is not None:
+            return self._compiled.step
+        last = self._content.state.last
+        return 0 if last is None else last.step
 
     async def request_refresh(self, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Ask the sources again at the next step (D.G.5).

@@ -151,8 +151,8 @@ def append_messages(state: RunState, event: MessagesAppended) -> RunState:
     for index, fact in enumerate(event.messages, event.start):
         if fact.role == "system" and system_count == index:
             system_count += 1
-        if fact.skill_calls:
-            calls += tuple((call, index) for call in fact.skill_calls)
+        if fact.role == "assistant":  # what it did not answer by now stays unanswered; ids may be used again
+            calls = tuple((call, index) for call in fact.skill_calls)
         if fact.succeeded and calls:
             loaded = tuple(call.skill for call, _ in calls if call.call in fact.succeeded)
             skills = tuple(s for s in skills if s.skill not in loaded)

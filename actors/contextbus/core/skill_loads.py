@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from contextbus.core import json_text
-from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult
+from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.events import SkillCall
 
@@ -16,11 +16,15 @@ SKILL_ARGUMENT: Final = "skill"
 """The tool's only argument: the id of a skill."""
 BODY_SUFFIX: Final = "/body"
 """What the record id of a skill's body has behind the skill's id."""
+FAILED: Final = "load_skill failed: "
+"""How an answer of the tool that is an error begins: some providers' tool results have no mark for errors."""
 LONGEST_SKILL_ID: Final = 128
 """Characters of a skill's id."""
 
-# The event log holds ids and no texts: without blanks and this short, nothing that a model writes is a sentence.
-_SKILL_ID: Final = re.compile(rf"[^\x00-\x20\x7f\ud800-\udfff]{{1,{LONGEST_SKILL_ID}}}")
+# The event log holds ids and no texts: without blanks and this short, nothing that a model writes is a sentence.  The
+# blanks are written out, since what a release of Python takes for one may change.
+_BLANKS: Final = r"\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
+_SKILL_ID: Final = re.compile(rf"[^{_BLANKS}\ud800-\udfff]{{1,{LONGEST_SKILL_ID}}}")
 
 
 def is_skill_id(text: str) -> bool:
@@ -38,7 +42,7 @@ def skill_facts(message: ChatMessage) -> tuple[tuple[SkillCall, ...], tuple[str,
 
     Calls are those of the assistant; one whose arguments name no skill is none.  A result without a tool's name may
     belong to any call, so it counts: providers leave the name out.  Whether it answers a call of ``load_skill`` is for
-    the fold, which sees both.
+    the fold, which sees both.  An error of our own tool counts as one where the provider has no mark for it.
     """
     calls: tuple[SkillCall, ...] = ()
     succeeded: tuple[str, ...] = ()
@@ -48,6 +52,11 @@ def skill_facts(message: ChatMessage) -> tuple[tuple[SkillCall, ...], tuple[str,
                 skill = json_text.read_object(part.arguments).get(SKILL_ARGUMENT)
                 if isinstance(skill, str) and is_skill_id(skill):
                     calls = (*calls, SkillCall(clean_text(part.id), skill))
-        elif isinstance(part, ToolResult) and not part.error and part.name in (None, LOAD_SKILL):
+        elif isinstance(part, ToolResult) and part.name in (None, LOAD_SKILL) and not _is_error(part):
             succeeded = (*succeeded, clean_text(part.id))
     return calls, succeeded
+
+
+def _is_error(result: ToolResult) -> bool:
+    first = result.content[0] if result.content else None
+    return result.error or (isinstance(first, Text) and first.text.startswith(FAILED))

@@ -129,6 +129,13 @@ def _check_memory(log: RunLog, states: Sequence[tuple[LoggedCommit, MemoryState]
         if revisions and revisions[-1] != got:
             field = "working-memory.revision"
             yield Check(logged.sequence, "different", None, field, str(revisions[-1]), str(got))
+        for event in logged.commit.events:
+            if isinstance(event, WorkingMemoryPatched) and event.ids:
+                known = state.applied.find(event.patch.operation_id)
+                ids = () if known is None else known.ids
+                if ids != event.ids:
+                    field = "working-memory.ids"
+                    yield Check(logged.sequence, "different", None, field, ", ".join(event.ids), ", ".join(ids))
 
 
 def _check_commit(

@@ -58,7 +58,7 @@ class CitationFeed:
         self._index = index
         self._packages = packages
         self._erasures = ErasureLog(journal, tenant, source)
-        self._runs = subjects.runs(tenant)
+        self._runs = subjects.run_logs(tenant)
         self._blobs = subjects.blobs_of_tenant(tenant)
         self._recognised = False
 
