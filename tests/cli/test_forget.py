@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from tests.cli.command import EXAMPLES, Command
 from tests.client.scripted import MODEL, SCOPE
@@ -40,6 +41,33 @@ def test_a_worker_has_the_actors_of_other_processes_redact(command: Command) -> 
                 return forgotten
 
         assert anyio.run(forget).redacted == (RedactedRun("one", (0,)),)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.rule("D.J.7")
+def test_messages_too_large_for_the_bus_leave_nothing_either(command: Command) -> None:
+    def holds() -> bool:
+        return any(b"oolong" in path.read_bytes() for path in command.data.rglob("*") if path.is_file())
+
+    with command.running("up", "--processes"):
+        endpoint = DataFolder(command.data).read_endpoint()
+        assert endpoint is not None
+
+        async def forget() -> Forgotten:
+            long = " She likes black tea." * 2900
+            async with contextbus.open(endpoint.url, token=endpoint.token, actors="remote") as bus:
+                gone = await bus.memories.remember(f"She likes oolong tea.{long}", scope=SCOPE)
+                for number in range(8):
+                    await bus.memories.remember(f"Tea number {number}.{long}", scope=SCOPE)
+                run = await bus.run("one", scope=SCOPE, sources=["memory"])
+                await run.before_model_call([user("Which tea does she like?")], model=MODEL)
+                assert await anyio.to_thread.run_sync(holds)
+                return await bus.memories.forget(gone.record_id, scope=SCOPE)
+
+        forgotten = anyio.run(forget)
+        assert forgotten.redacted == (RedactedRun("one", (0,)),)
+        assert forgotten.blobs > 1  # the package, and messages that travelled by reference
+        assert not holds()
 
 
 @pytest.mark.timeout(120)

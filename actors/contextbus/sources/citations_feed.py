@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from contextbus.runtime.journal import Heading, Journal, Record
@@ -30,6 +31,8 @@ from contextbus_protocol.events import (
     UnknownEvent,
 )
 
+HEADINGS: Final = 512
+AT_ONCE: Final = 8
 STALE_SECONDS: Final = 0.02
 STALE_ATTEMPTS: Final = 50
 
@@ -134,7 +137,7 @@ class CitationFeed:
         target = await self._last(self._blobs)
         stale = 0
         while mark < target:
-            page = await memory_log.insist(partial(self._journal.headings, self._blobs, after=mark))
+            page = await memory_log.insist(partial(self._journal.headings, self._blobs, after=mark, limit=HEADINGS))
             if not page.headings:
                 stale += 1
                 if stale > STALE_ATTEMPTS:
@@ -174,7 +177,12 @@ class CitationFeed:
 
     async def _apply(self, records: tuple[Record, ...], after: int) -> None:
         waiting = await anyio.to_thread.run_sync(self._index.runs_with_uncommitted)
-        commits = [await self._read(record, waiting) for record in records]
+        commits: list[LoggedRun] = []
+        for record in records:
+            if len(commits) % AT_ONCE == 0:
+                # It may share its event loop with the actors: no step waits for a whole page.
+                await anyio.lowlevel.checkpoint()
+            commits.append(await self._read(record, waiting))
         apply = partial(self._index.apply_commits, commits, after=after, mark=records[-1].sequence)
         await anyio.to_thread.run_sync(apply)
 
