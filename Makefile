@@ -50,7 +50,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes \
 lock: ## Pin all dependencies anew (needs uv)
 	$(LOCK) requirements/build.in --output-file requirements/build.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra embedded --output-file requirements/demo.txt
-	$(LOCK) pyproject.toml requirements/build.in --extra embedded --extra fast --group dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra embedded --extra fast --extra otel --group dev --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra fast --output-file requirements/image.txt
 
 compose/.env:
