@@ -62,6 +62,6 @@ cluster: compose/.env ## Three NATS nodes, the actors and two workers, with dock
 	docker compose --file compose/compose.yml up --build --detach --wait
 
 clean: ## Remove environments, caches and what the demo wrote
-	rm -rf $(DEMO) $(DEV) build dist payload.json .coverage .coverage.* .hypothesis .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(DEMO) $(DEV) build dist payload.json .coverage .coverage.* .hypothesis .mutation .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache
 	find actors protocol tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

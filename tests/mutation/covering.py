@@ -18,19 +18,18 @@ import coverage
 import msgspec
 import pytest
 
-from tests.mutation.project import Chosen, Loader, Project, fork, loaded, run_tests
+from tests.mutation.project import CACHE, Chosen, Loader, Project, fork, loaded, run_tests
 
-CACHE: Final = ".mutation"
 SLOWEST: Final = 5.0
-"""Seconds; slower tests are left out."""
+"""Seconds of processor time; slower tests are left out."""
 COLLECTING: Final = 1800.0
 """Seconds of processor time that the measuring may take."""
 
 
 class Covering(msgspec.Struct):
-    """Seconds of each test; for each module and line, the places in ``tests`` of the tests that run it.
+    """For each module and line, the places in ``tests`` of the tests that run it.
 
-    ``imports`` is what the tests import beside the package.
+    ``seconds`` are of processor time, test by test.  ``imports`` is what the tests import beside the package.
     """
 
     tests: list[str]
@@ -60,11 +59,11 @@ class _Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._measured.switch_context(item.nodeid)
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             return (yield)
         finally:
-            self.seconds[item.nodeid] = time.perf_counter() - started
+            self.seconds[item.nodeid] = time.process_time() - started
             self._measured.switch_context("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -56,6 +56,9 @@ FORMS_OF_TYPES: Final = frozenset(
 )
 NAMED_BY_TEXT: Final = frozenset(("cast", "NewType", "TypeVar", "ParamSpec"))
 NOT_PROGRAM: Final = frozenset(("__all__", "__slots__"))
+LONG: Final = 120
+"""Characters of a line that is shown whole; of a longer one, what is around the change."""
+AROUND: Final = 50
 SAFEGUARDS: Final = frozenset(("strict",))
 """Keyword arguments that only turn a mistake into an error."""
 
@@ -107,15 +110,35 @@ def list_edits(tree: ast.Module) -> list[Edit]:
 
 
 def describe(edit: Edit) -> tuple[str, str]:
-    """The line of code that an edit changes, as it was and as it is then."""
+    """The line of code that an edit changes, as it was and as it is then; of a long one what is around the change."""
     before = _unparse(edit)
     old = edit.apply()
     after = _unparse(edit)
     edit.put(old)
     for tag, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag != "equal":
-            return " ".join(map(str.strip, before[a:b])), " ".join(map(str.strip, after[c:d])) or "(removed)"
+            return _crop(" ".join(map(str.strip, before[a:b])), " ".join(map(str.strip, after[c:d])))
     return before[0], after[0]
+
+
+def _crop(before: str, after: str) -> tuple[str, str]:
+    """Two lines without what they have in common far from where they differ."""
+    if max(len(before), len(after)) <= LONG:
+        return before, after
+    start = _common(before, after)
+    end = _common(before[start:][::-1], after[start:][::-1])
+    cut = max(0, start - AROUND)
+    rest = max(0, end - AROUND)
+
+    def around(line: str) -> str:
+        return "…" * (cut > 0) + line[cut : len(line) - rest] + "…" * (rest > 0)
+
+    return around(before), around(after)
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _unparse(edit: Edit) -> list[str]:

@@ -18,6 +18,8 @@ from hypothesis import Phase, settings
 
 MEMORY: Final = 3 * 1024**3
 """Bytes of address space of a child: a mutant that never stops allocating ends itself."""
+CACHE: Final = ".mutation"
+"""The folder of what is kept from one sample to the next."""
 KILLED: Final = 1
 """The exit code of a child whose tests failed."""
 
@@ -119,6 +121,9 @@ def run_tests(project: Project, paths: Sequence[str], plugins: Sequence[object],
     """Run pytest in this process; only ever in a child."""
     os.chdir(project.root)
     os.environ["CI"] = "1"
+    # what the first child compiles, the others read
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(project.root / CACHE / "bytecode")
     quiet = ("-qq", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-p", "no:cov", "-p", "no:xdist")
     marks = ("-m", "not broker and not data", "--timeout=0")
     known = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # plugins were imported for all children at once

@@ -179,6 +179,14 @@ def test_changes_are_made(source: str, made: set[str]) -> None:
     assert all(old != new for old, new in changes(source))
 
 
+def test_of_a_long_line_what_is_around_the_change_is_shown() -> None:
+    (old, new), *_ = changes(f"x = f({'a, ' * 60}b < c, {'d, ' * 60}e)")
+    assert " b < c, d, " in old
+    assert " b <= c, d, " in new
+    assert old[0] == old[-1] == new[0] == new[-1] == "…"
+    assert max(len(old), len(new)) < 130
+
+
 def test_describing_a_change_leaves_the_tree_as_it_was() -> None:
     tree = ast.parse(MODULE)
     before = ast.dump(tree, include_attributes=True)
