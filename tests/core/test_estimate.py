@@ -336,3 +336,10 @@ def test_calibrated_only_labels_and_one_estimator_counts_everything_alike() -> N
         == weigh(Document(text=text))
         == weigh(Reasoning(text=text))
     )
+
+
+@pytest.mark.rule("D.M.4")
+def test_a_document_costs_its_text_and_its_title_where_it_has_one() -> None:
+    assert weigh(Document(text="page")) == 4 * 5
+    assert weigh(Document(text="page", title="terms")) == 9 * 5
+    assert weigh(Document(url="u", title="terms")) - weigh(Document(url="u")) == 5 * 5

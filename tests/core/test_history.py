@@ -202,3 +202,13 @@ def test_the_query() -> None:
 def test_a_query_of_nothing_is_empty() -> None:
     assert make_query(None, "").strip() == ""
     assert text_of_user(ChatMessage(role="user", content=())) is None
+
+
+def test_an_entry_outside_is_refused_and_the_ends_are_given() -> None:
+    for count in (0, 1, 3, 300):
+        whole = history([user(str(index)) for index in range(count)])
+        for index in (-1, count, count + 1):
+            with pytest.raises(RangeError, match=f"{count} messages, none at {index}"):
+                whole.entry(index)
+        if count:
+            assert [whole.entry(index).message for index in (0, count - 1)] == [user("0"), user(str(count - 1))]
