@@ -148,44 +148,44 @@ def test_messages_of_openai_keep_what_they_have_beside_their_parts() -> None:
     assert (more.role, more.name, more.cache, more.provider_data) == ("user", "ada", True, None)
 
 
-@pytest.mark.parametrize(
-    ("message", "place"),
-    [
-        ({"role": "tool", "tool_call_id": "a", "content": [5]}, "messages[0].content[0]:"),
-        ({"role": "tool", "tool_call_id": 5}, "messages[0].tool_call_id:"),
-        ({"role": "tool", "tool_call_id": "a", "name": 5}, "messages[0].name:"),
-        ({"role": "user", "content": "q", "name": 5}, "messages[0].name:"),
-        ({"role": "assistant", "refusal": 5}, "messages[0].refusal:"),
-        ({"role": "assistant", "audio": 5}, "messages[0].audio:"),
-        ({"role": "assistant", "function_call": 5}, "messages[0].function_call.function:"),
-        ({"role": "assistant", "tool_calls": [5]}, "messages[0].tool_calls[0]:"),
-        ({"role": "assistant", "tool_calls": [{"function": {}}]}, "messages[0].tool_calls[0].function.name:"),
-        ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "messages[0].tool_calls[0].custom:"),
-        (
-            {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "c"}}]},
-            "messages[0].tool_calls[0].custom.input:",
-        ),
-        (
-            {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"input": "c"}}]},
-            "messages[0].tool_calls[0].custom.name:",
-        ),
-        ({"role": "user", "content": [{"type": "refusal"}]}, "messages[0].content[0].refusal:"),
-        (
-            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
-            "messages[0].content[0].image_url.url:",
-        ),
-        ({"role": "user", "content": [{"type": "file"}]}, "messages[0].content[0].file:"),
-        ({"role": "user", "content": [{"type": "file", "file": {}}]}, "messages[0].content[0].file.file_data:"),
-        (
-            {"role": "user", "content": [{"type": "file", "file": {"filename": 5}}]},
-            "messages[0].content[0].file.filename:",
-        ),
-        (
-            {"role": "user", "content": [{"type": "file", "file": {"file_id": 5}}]},
-            "messages[0].content[0].file.file_id:",
-        ),
-    ],
-)
+WRONG: list[tuple[Block, str]] = [
+    ({"role": "tool", "tool_call_id": "a", "content": [5]}, "messages[0].content[0]:"),
+    ({"role": "tool", "tool_call_id": 5}, "messages[0].tool_call_id:"),
+    ({"role": "tool", "tool_call_id": "a", "name": 5}, "messages[0].name:"),
+    ({"role": "user", "content": "q", "name": 5}, "messages[0].name:"),
+    ({"role": "assistant", "refusal": 5}, "messages[0].refusal:"),
+    ({"role": "assistant", "audio": 5}, "messages[0].audio:"),
+    ({"role": "assistant", "function_call": 5}, "messages[0].function_call.function:"),
+    ({"role": "assistant", "tool_calls": [5]}, "messages[0].tool_calls[0]:"),
+    ({"role": "assistant", "tool_calls": [{"function": {}}]}, "messages[0].tool_calls[0].function.name:"),
+    ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "messages[0].tool_calls[0].custom:"),
+    (
+        {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "c"}}]},
+        "messages[0].tool_calls[0].custom.input:",
+    ),
+    (
+        {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"input": "c"}}]},
+        "messages[0].tool_calls[0].custom.name:",
+    ),
+    ({"role": "user", "content": [{"type": "refusal"}]}, "messages[0].content[0].refusal:"),
+    (
+        {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+        "messages[0].content[0].image_url.url:",
+    ),
+    ({"role": "user", "content": [{"type": "file"}]}, "messages[0].content[0].file:"),
+    ({"role": "user", "content": [{"type": "file", "file": {}}]}, "messages[0].content[0].file.file_data:"),
+    (
+        {"role": "user", "content": [{"type": "file", "file": {"filename": 5}}]},
+        "messages[0].content[0].file.filename:",
+    ),
+    (
+        {"role": "user", "content": [{"type": "file", "file": {"file_id": 5}}]},
+        "messages[0].content[0].file.file_id:",
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "place"), WRONG)
 def test_a_wrong_field_of_openai_is_named(message: Block, place: str) -> None:
     with pytest.raises(InvalidTypeError) as caught:
         from_openai([message])
@@ -251,8 +251,9 @@ def test_system_and_schemas_of_anthropic_tell_it() -> None:
     messages = [{"role": "user", "content": "q"}]
     assert detect({"system": "s", "messages": messages}) == "anthropic"
     assert detect({"system": None, "messages": messages}) == "openai"
-    assert detect({"tools": [{"name": "f", "input_schema": {}}], "messages": messages}) == "anthropic"
-    assert detect({"tools": [{"name": "f"}, {"name": "g", "input_schema": {}}], "messages": messages}) == "anthropic"
+    schema: Block = {"name": "f", "input_schema": {}}
+    assert detect({"tools": [schema], "messages": messages}) == "anthropic"
+    assert detect({"tools": [{"name": "g"}, schema], "messages": messages}) == "anthropic"
     wrong: list[object] = [[5], ["input_schema"], [{"function": {}}], "input_schema", 5, []]
     for tools in wrong:
         assert detect({"tools": tools, "messages": messages}) == "openai"

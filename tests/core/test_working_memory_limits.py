@@ -38,7 +38,7 @@ def goal(characters: int, sources: int = 0) -> dict[str, Any]:
 
 
 def tasks(count: int = 1, **fields: Any) -> dict[str, Any]:
-    told = {"goal": "g", "title": "t", "id": "i", "notes": None, "sources": ()} | fields
+    told: dict[str, Any] = {"goal": "g", "title": "t", "id": "i", "notes": None, "sources": ()} | fields
     listed = tuple(Task(told["id"], told["title"], notes=told["notes"]) for _ in range(count))
     return {
         "tasks": Tasks(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 ORDERINGS: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -212,10 +212,11 @@ def _children(node: ast.AST, place: _Place) -> Iterator[Edit]:
         elif isinstance(value, ast.AST):
             yield from _children(value, place)
         elif isinstance(value, list) and value:
-            if isinstance(value[0], ast.stmt):
+            parts = cast("list[object]", value)
+            if isinstance(parts[0], ast.stmt):
                 yield from _block(node, field, place.name)
                 continue
-            for index, part in enumerate(value):
+            for index, part in enumerate(parts):
                 if isinstance(part, ast.expr):
                     yield from _expression(node, field, index, part, place)
                 elif isinstance(part, ast.AST):

@@ -42,7 +42,7 @@ def write_report(verdicts: Sequence[Verdict], equivalent: frozenset[Key], seed: 
         lives = verdict.outcome in SURVIVAL
         rows[verdict.mutant.path]["equivalent" if lives and verdict not in survivors else verdict.outcome] += 1
     columns = ("killed", "timeout", "equivalent", "survived", "uncovered")
-    total: Counter[str] = sum(rows.values(), Counter())
+    total = sum(rows.values(), Counter[str]())
     lines = [
         f"{len(verdicts)} of {all_mutants} mutants (seed {seed}): "
         + ", ".join(f"{total[column]} {column}" for column in columns),
