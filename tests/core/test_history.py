@@ -212,3 +212,10 @@ def test_an_entry_outside_is_refused_and_the_ends_are_given() -> None:
                 whole.entry(index)
         if count:
             assert [whole.entry(index).message for index in (0, count - 1)] == [user("0"), user(str(count - 1))]
+
+
+def test_a_slice_is_that_of_a_list() -> None:
+    messages = conversation(300)
+    whole = history(messages)
+    for place in (slice(None), slice(2, 9), slice(250, 400), slice(1, 290, 2), slice(None, None, 3), slice(9, 2, -1)):
+        assert [entry.message for entry in whole[place]] == messages[place]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from contextbus.core.importers import detect, from_anthropic, from_openai
+from contextbus.core.importers import detect, from_anthropic, from_openai, read_conversations
 from contextbus_protocol.chat import (
     AnyPart,
     Document,
@@ -257,3 +257,45 @@ def test_system_and_schemas_of_anthropic_tell_it() -> None:
     wrong: list[object] = [[5], ["input_schema"], [{"function": {}}], "input_schema", 5, []]
     for tools in wrong:
         assert detect({"tools": tools, "messages": messages}) == "openai"
+
+
+def test_bytes_that_are_no_utf8_are_replaced() -> None:
+    data = b'[{"role":"user","content":"a\xff"}]'
+    for read in (from_openai, from_anthropic):
+        assert read(data).messages[0].content == (Text(text="a\ufffd"),)
+    assert detect(bytearray(data)) == "openai"
+    (conversation,) = read_conversations(data)
+    assert conversation.messages[0].content == (Text(text="a\ufffd"),)
+
+
+def test_a_list_with_a_message_that_is_none_is_one_conversation() -> None:
+    with pytest.raises(InvalidTypeError) as caught:
+        read_conversations([{"role": "user", "content": "q"}, {"content": "x"}])
+    assert caught.value.message.startswith("messages[1].role:")
+
+
+def test_where_a_message_is_none_is_said_exactly() -> None:
+    for read in (from_openai, from_anthropic):
+        for data, place in (([{"role": "user"}, 5], "messages[1]:"), ([{"role": 5}], "messages[0].role:")):
+            with pytest.raises(InvalidTypeError) as caught:
+                read(data)
+            assert caught.value.message.startswith(place)
+    with pytest.raises(InvalidTypeError) as caught:
+        from_openai([{"role": "robot"}])
+    assert "one of system, developer, user, assistant, tool, function, found" in caught.value.message
+
+
+def test_messages_come_before_what_else_an_object_has() -> None:
+    messages = [{"role": "user", "content": "q"}]
+    choices = [{"message": {"role": "assistant", "content": "a"}}]
+    for more in ({"choices": choices}, {"role": "assistant", "content": "a"}):
+        assert from_openai({"messages": messages, **more}).messages == from_openai(messages).messages
+    assert from_openai({"choices": choices}).messages[0].role == "assistant"
+
+
+@pytest.mark.rule("P.E.9")
+@pytest.mark.parametrize(
+    "url", ["data:image/png;base64", "data:image/png,AA", "xdata:image/png;base64,AA", "https://u"]
+)
+def test_a_url_without_base64_data_stays_a_url(url: str) -> None:
+    assert from_one("openai", {"type": "image_url", "image_url": {"url": url}}) == Image(url=url)

@@ -210,3 +210,33 @@ def test_thinking_never_stands_behind_text_or_calls() -> None:
     first = render([user("q"), said("assistant", thought), said("assistant", Text(text="so")), user("go")], "anthropic")
     assert codes(first) == ["merged"]
     assert b'"hm"' in first.json()
+
+
+@pytest.mark.rule("P.E.14")
+@pytest.mark.parametrize("target", TARGETS)
+def test_of_two_approvals_with_one_id_the_latest_is_answered(target: str) -> None:
+    asked = said("assistant", call("a"), call("b"), *(ApprovalRequest(id="p", call_id=name) for name in "ab"))
+    payload = render([user("q"), asked, said("tool", ApprovalResponse(id="p", approved=False))], target)
+    assert results_of(sent(payload)) == [("a", wire.NO_RESULT), ("b", wire.DENIED)]
+    assert codes(payload) == ["approval"] * 3 + ["missing-result"] * 2
+
+
+@pytest.mark.rule("P.E.7", "P.E.21")
+def test_a_repeated_id_keeps_its_name_while_there_is_room_for_a_number() -> None:
+    for length, kept in ((32, True), (33, False)):
+        name = "i" * length
+        turn = [said("assistant", call(name)), said("tool", result(name))]
+        _, (again, _) = results_of(sent(render([user("q"), *turn, *turn], "openai")))
+        assert (again == f"{name}-2") is kept
+
+
+@pytest.mark.rule("P.E.19")
+def test_texts_of_a_late_system_message_are_lines() -> None:
+    late = said("system", Text(text="a"), Text(text="b"))
+    (message,) = sent(render([user("q"), late], "anthropic"))
+    assert message["content"][1]["text"] == wire.element("system_message", "a\nb")
+
+
+def test_an_image_without_a_type_is_sent_as_png() -> None:
+    (message,) = sent(render([said("user", Image(data="AA"))], "openai"))
+    assert message["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]

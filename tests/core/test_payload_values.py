@@ -153,3 +153,7 @@ def test_depth_is_counted_and_closed_brackets_are_not_in_it() -> None:
         assert sound_object(deepest) == deepest
         deeper = '{"a":[' + before + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1) + "]}"
         assert sound_object(deeper) is None
+
+
+def test_the_greatest_depth_is_a_fixed_number() -> None:
+    assert MAX_DEPTH == 100  # what is deeper is refused by every release alike

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from contextbus.core.working_memory_checks import within_limits
 from contextbus.core.working_memory_items import active_task
+from contextbus.core.working_memory_patch import apply_working_memory_patch
+from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.working_memory import (
+    AddObservation,
     Attempt,
     Constraint,
     Decision,
@@ -21,6 +24,7 @@ from contextbus_protocol.working_memory import (
     Task,
     TaskList,
     Tasks,
+    WorkingMemoryPatch,
     WorkingMemorySnapshot,
 )
 
@@ -128,3 +132,12 @@ def test_one_beyond_is_not(fields: dict[str, Any]) -> None:
 def test_without_an_active_task_there_is_none() -> None:
     assert active_task(EMPTY) is None
     assert active_task(msgspec.structs.replace(EMPTY, **tasks())) is None
+
+
+@pytest.mark.rule("D.W.6")
+def test_a_time_that_is_none_is_named() -> None:
+    patch = WorkingMemoryPatch(
+        operation_id="o", expected_revision=0, writer="host", operations=(AddObservation(text="t"),)
+    )
+    with pytest.raises(InvalidTypeError, match=r"^now is an integer, milliseconds"):
+        apply_working_memory_patch(EMPTY, patch, now=cast("int", 0.5))
