@@ -156,4 +156,6 @@ def test_depth_is_counted_and_closed_brackets_are_not_in_it() -> None:
 
 
 def test_the_greatest_depth_is_a_fixed_number() -> None:
-    assert MAX_DEPTH == 100  # what is deeper is refused by every release alike
+    deepest = '{"a":' * 100 + "1" + "}" * 100  # what is deeper is refused by every release alike
+    assert sound_object(deepest) == deepest
+    assert sound_object('{"a":' + deepest + "}") is None
