@@ -159,7 +159,10 @@ class ReadWorkingMemory(Command, frozen=True, kw_only=True, tag="read-working-me
 
 
 class WorkingMemoryState(Message, frozen=True, kw_only=True, tag="working-memory-state"):
-    """The snapshot, and for a patch what became of it (working_memory to the client, D.O.3)."""
+    """The snapshot, and for a patch what became of it (working_memory to the client, D.O.3).
+
+    ``revision`` and ``ids`` are what the patch came to when it was applied, now or at an earlier time (D.Q.12).
+    """
 
     command: str
     sequence: int
@@ -167,6 +170,7 @@ class WorkingMemoryState(Message, frozen=True, kw_only=True, tag="working-memory
     status: Literal["applied", "duplicate", "rejected", "created", "read"] = "read"
     reason: Literal["forbidden", "not-found", "limit", "revision-conflict"] | None = None
     ids: tuple[str, ...] = ()
+    revision: int | None = None
 
 
 class ErrorReply(Message, frozen=True, kw_only=True, tag="error"):

@@ -26,6 +26,7 @@ from contextbus_protocol.package import (
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import (
     EstimatorSpec,
+    Model,
     ParentRun,
     Scope,
     SourceKind,
@@ -150,12 +151,21 @@ class UsageFact(Value, frozen=True):
     reported: bool = False
 
 
-class PreparedFact(Value, frozen=True):
-    """The messages that the host's hook gave for one step: their number, their chain digest and their cost (D.D.25)."""
+class PreparedMessages(Value, frozen=True):
+    """Messages that the host gave for one step in place of the history: number, chain digest and cost (D.D.25)."""
 
     count: int
     chain: str
     eighteenths: int
+
+
+class PreparedFact(Value, frozen=True, kw_only=True):
+    """What the host's ``prepare_step`` changed for one step; what it left is absent (D.W.4, D.W.7)."""
+
+    messages: PreparedMessages | None = None
+    model: Model | None = None
+    overhead_tokens: int | None = None
+    tools_digest: str | None = None
 
 
 class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
@@ -163,7 +173,7 @@ class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
 
     ``package`` refers to the blob that holds offers and package, ``package_digest`` is over the package's bytes,
     ``counts`` is filled for tokenizers only.
-    ``rewritten`` tells that the query is the host's (D.D.25), ``prepared`` that the step's messages are.
+    ``rewritten`` tells that the query is the host's (D.D.25), ``prepared`` what its hook changed.
     ``demanded`` are the records that sources were asked for because the run is owed them, as (source, record id).
     ``overflow`` is the smaller input limit of a step that is compiled again (D.I.1); ``redacted`` a step that follows a
     forget (D.J.1); ``erasures`` the sequence of the tenant's erasures that the answers were checked against.
@@ -215,6 +225,7 @@ class StepFailed(Event, frozen=True, kw_only=True, tag="step-failed"):
     origin_code: str | None = None
     origin_type: str | None = None
     sources: tuple[SourceFact, ...] = ()
+    usage: tuple[UsageFact, ...] = ()
 
 
 class CallSucceeded(Event, frozen=True, kw_only=True, tag="call-succeeded"):
@@ -258,11 +269,12 @@ class WorkingMemoryCreated(Event, frozen=True, kw_only=True, tag="working-memory
 
 
 class WorkingMemoryPatched(Event, frozen=True, kw_only=True, tag="working-memory-patched"):
-    """A patch was applied; ``revision`` is the one it produced."""
+    """A patch was applied; ``revision`` is the one it produced, ``ids`` are those of the items that it added."""
 
     patch: WorkingMemoryPatch
     revision: int
     now: int
+    ids: tuple[str, ...] = ()
 
 
 class RecordErased(Event, frozen=True, kw_only=True, tag="record-erased"):

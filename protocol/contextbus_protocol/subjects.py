@@ -110,6 +110,11 @@ def log_of_tenant(tenant: str) -> str:
     return f"ctx.log.{encode_name(tenant)}.>"
 
 
+def run_logs(tenant: str) -> str:
+    """The filter over the ``run`` parts of all runs of a tenant."""
+    return f"ctx.log.{encode_name(tenant)}.*.run"
+
+
 def erasures(tenant: str) -> str:
     """The literal subject of a tenant's erasures."""
     return f"ctx.log.{encode_name(tenant)}.erasures"
@@ -123,6 +128,11 @@ def blob(tenant: str, run: str, digest: str) -> str:
 def blobs_of_run(tenant: str, run: str) -> str:
     """The filter over a run's blobs."""
     return f"ctx.blob.{encode_name(tenant)}.{encode_name(run)}.>"
+
+
+def blobs_of_tenant(tenant: str) -> str:
+    """The filter over the blobs of all runs of a tenant."""
+    return f"ctx.blob.{encode_name(tenant)}.>"
 
 
 def memory(tenant: str, source: str, record: str) -> str:

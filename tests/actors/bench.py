@@ -12,7 +12,8 @@ from contextbus.actors.flight import SelectionState
 from contextbus.actors.placement import Placement, PlacementState
 from contextbus.actors.selection import Selection
 from contextbus.core.handle import RunHandle
-from contextbus.core.run import RunState, fold_commits
+from contextbus.core.run import fold_commits
+from contextbus.core.run_state import RunState
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.chat import ChatMessage, user
 from contextbus_protocol.commands import (

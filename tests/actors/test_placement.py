@@ -28,7 +28,8 @@ from tests.actors.bench import (
 
 from contextbus.actors import gather
 from contextbus.actors.effects import Fetch, Load, Send, Store
-from contextbus.actors.placement import LARGEST_FACTS, Placement
+from contextbus.actors.placement import Placement
+from contextbus.actors.step_event import LARGEST_FACTS
 from contextbus.replay.run_log import LoggedCommit, RunLog
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, codec, digests

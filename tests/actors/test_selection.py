@@ -230,7 +230,8 @@ def test_a_step_whose_package_retention_took_is_compiled_anew() -> None:
     bench.log.blobs.clear()
     effects = bench.open(step("Hello", DOCS, command="c2", after=bench.log.fold, add=False))
     effects = bench.tell(Fetched(run=RUN, token=only(effects, Fetch).token))
-    assert sent(effects, Place).decision.manifest.step == first.step + 1
+    effects = bench.tell(bench.log.load(only(effects, Load)))
+    assert sent(effects, Place).decision.manifest.step == first.step
 
 
 def test_memory_that_cannot_be_read_does_not_keep_a_stored_package_back() -> None:
@@ -242,13 +243,27 @@ def test_memory_that_cannot_be_read_does_not_keep_a_stored_package_back() -> Non
     assert stored(bench, effects).stored
 
 
-@pytest.mark.parametrize(("code", "expected"), [(None, "not_found"), ("deadline_exceeded", "deadline_exceeded")])
-def test_a_retry_whose_package_is_gone_says_so(code: str | None, expected: str) -> None:
+def test_a_retry_whose_package_cannot_be_read_says_so() -> None:
     bench = Bench()
     bench.compile(step("Hello"))
     fetch = only(bench.open(step("Hello", attempt=2)), Fetch)
-    assert refusal(bench.tell(Fetched(run=RUN, token=fetch.token, code=code))) == expected
+    assert refusal(bench.tell(Fetched(run=RUN, token=fetch.token, code="deadline_exceeded"))) == "deadline_exceeded"
     assert bench.selection.idle
+
+
+@pytest.mark.parametrize("went_on", [False, True])
+def test_a_retry_whose_package_is_gone_is_compiled_anew_unless_the_run_went_on(*, went_on: bool) -> None:
+    bench = Bench()
+    first = bench.compile(step("Hello"))
+    if went_on:
+        bench.record(report(first.step, command="r"))
+    fetch = only(bench.open(step("Hello", attempt=2)), Fetch)
+    effects = bench.tell(Fetched(run=RUN, token=fetch.token))
+    effects = bench.tell(bench.log.load(only(effects, Load)))
+    if went_on:
+        assert refusal(effects) == "stale_step"
+    else:
+        assert sent(effects, Place).decision.manifest.step == first.step
 
 
 def test_a_damaged_package_is_no_answer() -> None:

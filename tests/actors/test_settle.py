@@ -20,9 +20,10 @@ from tests.actors.bench import (
     step,
 )
 
-from contextbus.actors import settle
+from contextbus.actors import decided, settle
 from contextbus.actors.flight import Flight, RunCommand, deadline_token, digest_command, drop_waiting
-from contextbus.core.run import RunState, find_command
+from contextbus.core.run import find_command
+from contextbus.core.run_state import RunState
 from contextbus_protocol.chat import user
 from contextbus_protocol.commands import CompileStep
 from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, InvalidTypeError, StaleStepError
@@ -108,10 +109,10 @@ def test_a_settled_step_is_settled_once_for_each_state_of_the_fold() -> None:
     bench = Bench()
     bench.record(more("a", command="c0"))
     command = step("Hello", DOCS, after=bench.log.fold)
-    one = settle.settle_step(bench.log.fold, flight(command), command, {})
-    assert settle.settle_step(bench.log.fold, one, command, {}) is one
+    one = settle.settle_step(bench.log.fold, flight(command), {})
+    assert settle.settle_step(bench.log.fold, one, {}) is one
     bench.record(ask_refresh(command="r"))
-    other = settle.settle_step(bench.log.fold, one, command, {})
+    other = settle.settle_step(bench.log.fold, one, {})
     assert one.prepared is not None
     assert other.prepared is not None
     assert other.prepared.sequence > one.prepared.sequence
@@ -120,7 +121,7 @@ def test_a_settled_step_is_settled_once_for_each_state_of_the_fold() -> None:
 def test_only_a_settled_step_is_placed() -> None:
     for asked in (flight(step("Hello")), Flight(ask_refresh(), "token")):
         with pytest.raises(InvalidRequestError):
-            settle.place_of(RunState("run-1"), asked, (), TENANT, INBOX, {})
+            decided.place_of(RunState("run-1"), asked, (), TENANT, INBOX, {})
 
 
 @pytest.mark.rule("D.B.19", "D.W.6")

@@ -12,6 +12,7 @@ from contextbus.actors.effects import Cancel, Effects, Load, Send, Store, Timer
 from contextbus.actors.memory_requests import Write, digest_request
 from contextbus.actors.working_memory import CONFLICTS, LONGEST_QUEUE, WorkingMemory
 from contextbus.core.memory_run import MemoryState, fold_memory_commits
+from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol.commands import (
     CancelCommand,
     CreateWorkingMemory,
@@ -23,7 +24,7 @@ from contextbus_protocol.events import UnknownEvent, WorkingMemoryCreated, Worki
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
 from contextbus_protocol.questions import AskItems, ItemsOffered
-from contextbus_protocol.working_memory import AddObservation, SetGoal, WorkingMemoryPatch
+from contextbus_protocol.working_memory import AddObservation, SetGoal, Task, TaskList, TasksInput, WorkingMemoryPatch
 
 
 def create(goal: str = "Ship it.", **heads: Any) -> CreateWorkingMemory:
@@ -195,6 +196,39 @@ def test_a_retry_has_one_effect_here_and_elsewhere() -> None:
         assert (again.status, again.ids, again.sequence) == ("applied", first.ids, first.sequence)
     assert sent(memory.write(create(command="c0", attempt=2)), WorkingMemoryState).status == "created"
     assert len(memory.log.commits) == 2
+
+
+@pytest.mark.rule("D.Q.12", "D.Q.8")
+@pytest.mark.parametrize("attempt", ["same command", "another command"])
+def test_what_a_patch_came_to_is_answered_whatever_came_after_it(attempt: str) -> None:
+    memory = ready()
+    first = sent(memory.write(patch()), WorkingMemoryState)
+    assert (first.revision, first.ids) == (1, ("observations-1-0",))
+    memory.write(patch("b", revision=1, command="c2"))
+    event = memory.log.commits[1][2].events[0]
+    assert isinstance(event, WorkingMemoryPatched)
+    assert (event.revision, event.ids) == (1, first.ids)
+    again = patch(attempt=2) if attempt == "same command" else patch(revision=2, command="c3", operation="c1")
+    for instance in (memory, Memory(memory.log, "other")):
+        answer = sent(instance.write(again), WorkingMemoryState)
+        assert answer.snapshot is not None
+        assert (answer.revision, answer.ids, answer.snapshot.revision) == (1, first.ids, 2)
+        assert answer.status == ("applied" if attempt == "same command" else "duplicate")
+    assert len(memory.log.commits) == 3
+
+
+@pytest.mark.rule("D.R.12")
+@pytest.mark.parametrize(
+    "given",
+    [{"goal": ""}, {"constraints": ("a",)}, {"goal_ref": "g"}, {"tasks": TasksInput(TaskList("g", (Task("a", "A"),)))}],
+)
+def test_a_snapshot_beside_what_a_new_one_is_made_of_is_refused(given: dict[str, Any]) -> None:
+    snapshot = create_working_memory(scope="s", now=5, goal="Deploy.")
+    memory = Memory()
+    both = CreateWorkingMemory(**head(), scope="s", snapshot=snapshot, **given)
+    assert refusal(memory.write(both)) == "invalid_type"
+    assert memory.log.commits == []
+    assert sent(memory.write(CreateWorkingMemory(**head(), scope="s", snapshot=snapshot)), WorkingMemoryState).snapshot
 
 
 @pytest.mark.parametrize("where", ["log", "writing", "waiting"])

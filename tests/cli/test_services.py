@@ -45,10 +45,10 @@ def test_every_actor_and_worker_as_a_process_of_its_own(command: Command) -> Non
     ) as (process, said):
         assert json.loads(url_file.read_bytes()) == said
         assert said["actors"] == list(ACTORS)
-        assert said["sources"] == ["docs", "tickets", "memory"]
+        assert said["sources"] == ["docs", "tickets", "memory", "transcript"]
         assert "token" not in json.dumps(said)
         pids: dict[str, int] = said["processes"]
-        assert set(pids) == {*ACTORS, "docs", "tickets", "memory"}
+        assert set(pids) == {*ACTORS, "docs", "tickets", "memory", "transcript"}
         server = server_pid(command.data)
 
         def compile_remotely(run: str) -> Any:
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_a_step_in_the_middle(command: Command) -> None:
 def test_one_process_serves_all_and_leaves_nothing(command: Command, number: int, code: int) -> None:
     with command.running("up", "--worker", EXAMPLES / "tickets.py") as (process, said):
         assert said["processes"] == {}
-        assert said["sources"] == ["tickets", "memory"]
+        assert said["sources"] == ["tickets", "memory", "transcript"]
         command("remember", "Rolls back with care.", "--scope", "user_id=local")
         compiled = command.json(
             *("compile", EXAMPLES / "conversation.json", "--actors", "remote", "--source", "tickets:rag"),

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import contextbus.client as contextbus
-from contextbus.core.run import RunState
+from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import replay_run
 from contextbus.sources.interface import check_source
 from contextbus_protocol.chat import ChatMessage, Text

@@ -9,6 +9,7 @@ import pytest
 from tests.client.scripted import CHARACTERS, MODEL, SCOPE, Scripted, bus_with, sent, state_of, text_in
 
 import contextbus.client as contextbus
+from contextbus.core.placed_blocks import PlacedBlocks
 from contextbus_protocol.chat import assistant, system, user
 from contextbus_protocol.values import Model
 
@@ -28,7 +29,7 @@ async def test_a_block_joins_the_history_only_when_its_call_succeeded(
         if outcome is not None:
             await run.after_model_call(contextbus.Report(status=outcome))
         state = await state_of(bus, run)
-        assert (state.blocks, state.placed) == ((), ())
+        assert (len(state.blocks), state.placed) == (0, ())
         run.append(user("Please?"))
         second = await run.before_model_call(model=MODEL, refresh=True)
         assert [(e.record_id, e.reason) for e in second.manifest.entries] == [("0", "ranked")]  # competes again
@@ -65,7 +66,7 @@ async def test_blocks_keep_their_bytes_and_the_one_tail_ends_each_request() -> N
         assert not any("working_memory" in str(m) or "retrieved_context" in str(m) for m in run.messages)
 
 
-@pytest.mark.rule("D.F.14", "D.F.15", "D.F.17", "D.F.19", "D.F.22")
+@pytest.mark.rule("D.F.14", "D.F.15", "D.F.17", "D.F.19", "D.F.22", "D.H.5")
 async def test_a_rewritten_history_takes_its_blocks_along_and_changes_the_prefix() -> None:
     async with bus_with(Scripted([CI])) as bus:
         run = await bus.run(scope=SCOPE, sources=["rag"], estimator=CHARACTERS)
@@ -79,9 +80,11 @@ async def test_a_rewritten_history_takes_its_blocks_along_and_changes_the_prefix
         await run.after_model_call(contextbus.Report(status="succeeded"))
         gone = await run.before_model_call([user("What?"), user("Why?")], model=MODEL)
         assert gone.manifest.cache_prefix_cause == "history"
-        assert (await state_of(bus, run)).blocks == ()
+        assert (await state_of(bus, run)).blocks == PlacedBlocks()
         assert (await state_of(bus, run)).placed == ()
-        assert len(sent(gone)) == 2
+        assert len(sent(gone)) == 3  # its record returns with this step (D.H.5)
+        assert [(e.record_id, e.reason) for e in gone.manifest.entries] == [("0", "restored")]
+        await run.after_model_call(contextbus.Report(status="succeeded"))
         same = await run.before_model_call([user("What?"), user("Why?"), user("So?")], model=MODEL)
         assert not same.manifest.cache_prefix_changed
         assert (await bus.verify(run.id)).is_clean

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from contextbus.core.memory_run import MemoryState, fold_memory_commit
-from contextbus.core.run import RunState, fold_commit
+from contextbus.core.run import fold_commit
+from contextbus.core.run_state import RunState
 from contextbus_protocol import codec, digests
 from contextbus_protocol.events import (
     AnyEvent,

@@ -63,17 +63,35 @@ def test_an_operation_is_a_duplicate_however_long_ago_it_was() -> None:
         result = try_patch(state, patch(number, 0), 9)
         assert result is not None
         assert result.status == "duplicate"
-    assert len(state.applied) == 60
     assert state.snapshot is not None
     assert state.snapshot.operation_ids == ()  # they do not grow what a step uses
     assert state.snapshot.revision == 60
+
+
+@pytest.mark.rule("D.Q.12")
+def test_a_duplicate_names_what_the_operation_came_to_at_first() -> None:
+    state = commit_to_memory(EMPTY, CREATED)
+    for number in range(40):
+        state = commit_to_memory(state, patched(number, number), command=str(number))
+    for number in range(40):
+        result = try_patch(state, patch(number, 3), 9)
+        assert result is not None
+        assert (result.status, result.revision) == ("duplicate", number + 1)
+        assert result.ids == (f"observations-{number + 1}-0",)
+        assert result.snapshot is state.snapshot
+    applied = try_patch(state, patch(40, 40), 9)
+    assert applied is not None
+    assert (applied.status, applied.revision, applied.ids) == ("applied", 41, ("observations-41-0",))
+    rejected = try_patch(state, patch(40, 39), 9)
+    assert rejected is not None
+    assert (rejected.revision, rejected.ids) == (None, ())
 
 
 def test_a_command_is_remembered_with_the_ids_that_it_added() -> None:
     state = commit_to_memory(commit_to_memory(EMPTY, CREATED, command="make"), patched(0, 0), command="patch")
     fact = find_memory_command(state, "patch")
     assert fact is not None
-    assert fact.ids == ("observations-1-0",)
+    assert (fact.revision, fact.ids) == (1, ("observations-1-0",))
     assert find_memory_command(state, "other") is None
     for number in range(600):
         state = commit_to_memory(state, RefreshRequested(), command=f"n{number}")
@@ -95,7 +113,7 @@ def test_taking_over_a_snapshot_takes_over_its_operation_ids() -> None:
     state = commit_to_memory(EMPTY, given_ids)
     result = try_patch(state, patch(1, 3), 7)
     assert result is not None
-    assert result.status == "duplicate"
+    assert (result.status, result.revision, result.ids) == ("duplicate", None, ())
     assert try_patch(state, patch(2, 3), 7) is not None
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextbus.core.recent import REMEMBERED_COMMANDS, Recent
-from contextbus.core.run import CommandFact
+from contextbus.core.run_state import CommandFact
 
 
 def fact(command: int, sequence: int) -> CommandFact:

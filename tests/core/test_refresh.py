@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from contextbus.core.history import make_query
 from contextbus.core.refresh import RefreshPlan, plan_refresh
-from contextbus.core.run import LastStep, RunState
-from contextbus_protocol.values import RefreshOptions, Scope
+from contextbus.core.run_state import LastStep, RunState
+from contextbus_protocol.values import Model, RefreshOptions, Scope, StepOptions
 
 LAST = LastStep(
     scope=Scope(user_id="ada"),
@@ -19,9 +19,7 @@ LAST = LastStep(
     command="c",
     count=1,
     chain="",
-    provider="p",
-    model_id="m",
-    tools_digest=None,
+    options=StepOptions(scope=Scope(user_id="ada"), model=Model("p", "m", 1000, 100)),
     package="",
     package_digest="",
     sequence=1,

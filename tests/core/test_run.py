@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.logs import append, commit_to, compiled, make_commit
 
+from contextbus.core.placed_blocks import PlacedBlocks
 from contextbus.core.refresh import plan_refresh
-from contextbus.core.run import ChainBrokenError, RunState, find_command, fold_commit
+from contextbus.core.run import ChainBrokenError, find_command, fold_commit
+from contextbus.core.run_state import RunState
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
     AnyEvent,
@@ -43,7 +45,7 @@ def test_a_commit_that_does_not_follow_is_refused() -> None:
 def test_a_block_is_placed_when_its_call_succeeded_and_not_before() -> None:
     state = started("a", "b")
     state = commit_to(state, compiled(state, 0, "x", "y"))
-    assert (state.blocks, state.placed) == ((), ())
+    assert (len(state.blocks), state.placed) == (0, ())
     succeeded = commit_to(state, append(state, "answer", role="assistant"), CallSucceeded(step=0))
     (block,) = succeeded.blocks
     assert (block.step, block.pass_, block.position, block.package) == (0, 1, 2, "sha256:package-0")
@@ -52,10 +54,10 @@ def test_a_block_is_placed_when_its_call_succeeded_and_not_before() -> None:
         ("docs", "y", "sha256:y", 0, 1, 9),
     ]
     failed = commit_to(state, CallFailed(step=0, status="cancelled"))
-    assert (failed.blocks, failed.placed) == ((), ())
-    assert commit_to(failed, CallSucceeded(step=0)).blocks == ()  # settled for good
+    assert (len(failed.blocks), failed.placed) == (0, ())
+    assert commit_to(failed, CallSucceeded(step=0)).blocks == PlacedBlocks()  # settled for good
     assert commit_to(succeeded, CallSucceeded(step=0)).blocks == succeeded.blocks
-    assert commit_to(state, CallSucceeded(step=5)).blocks == ()
+    assert commit_to(state, CallSucceeded(step=5)).blocks == PlacedBlocks()
 
 
 @pytest.mark.rule("D.F.13")
@@ -63,7 +65,7 @@ def test_a_step_that_was_never_reported_places_nothing() -> None:
     state = started("a")
     state = commit_to(state, compiled(state, 0, "x"))
     state = commit_to(state, compiled(state, 1, "x"))
-    assert commit_to(state, CallSucceeded(step=0)).blocks == ()
+    assert commit_to(state, CallSucceeded(step=0)).blocks == PlacedBlocks()
     assert [b.step for b in commit_to(state, CallSucceeded(step=1)).blocks] == [1]
 
 
@@ -203,6 +205,6 @@ def test_the_fold_is_deterministic_and_blocks_only_come_behind(
         assert {(p.step, p.pass_) for p in after.placed} <= {(b.step, b.pass_) for b in after.blocks}
         assert after.passes >= before.passes
         if not any(isinstance(e, HistoryReplaced) for e in events):
-            assert after.blocks[: len(before.blocks)] == before.blocks
+            assert after.blocks.items.begins_with(before.blocks.items)
         if events == (UNKNOWN,):
             assert (after.history, after.blocks, after.last) == (before.history, before.blocks, before.last)

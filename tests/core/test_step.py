@@ -10,7 +10,7 @@ from tests.core.logs import MODEL, append, commit_to, compiled
 
 from contextbus.core.estimate import make_estimator
 from contextbus.core.history import digest_message
-from contextbus.core.run import RunState
+from contextbus.core.run_state import RunState
 from contextbus.core.step import StepPlan, decide_step, plan_step, take_messages
 from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol.chat import ChatMessage, assistant, user

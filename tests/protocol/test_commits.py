@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol.values import values_of
 
-from contextbus.core.run import RunState, fold_commit
+from contextbus.core.run import fold_commit
+from contextbus.core.run_state import RunState
 from contextbus_protocol import codec, digests, upcast
 from contextbus_protocol.errors import InvalidTypeError, UnsupportedVersionError
 from contextbus_protocol.events import Commit, RefreshRequested, StepFailed, UnknownEvent

@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.golden.journal import Journal, list_journals, read_journal, summarise, write_journal
 
-from contextbus.core.run import RunState, fold_commit
+from contextbus.core.run import fold_commit
+from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import RunLog, read_commits, replay_memory, replay_states
 from contextbus.replay.verify import Verdict, verify_run
 from contextbus_protocol import codec

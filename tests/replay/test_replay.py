@@ -12,9 +12,9 @@ from tests.core.logs import make_commit
 import contextbus.client as contextbus
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.memory_requests import WorkingMemoryActorState
-from contextbus.actors.placement import LARGEST_FACTS
+from contextbus.actors.step_event import LARGEST_FACTS
 from contextbus.client.reading import RunContent, read_run
-from contextbus.core.run import RunState
+from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory, replay_run, replay_states
 from contextbus.replay.verify import first_difference, verify_run
 from contextbus_protocol import blobs, codec, digests

@@ -80,15 +80,18 @@ def check_histories(log: RunLog, clients: list[Client]) -> None:
 
 
 def check_steps(log: RunLog) -> None:
-    """Steps never go back (D.G.3), and a step that is reused shows nothing that a source offered (D.G.14)."""
+    """Steps never go back (D.G.3); a reused one asks for nothing but what is owed, and takes only that (D.G.14)."""
     last = 0
     for logged in log.commits:
         for event in logged.commit.events:
             if isinstance(event, StepCompiled):
                 assert event.step >= last, f"step {event.step} after {last}"
                 last = event.step
-                offered = event.sources or [e for e in event.entries if e.kind != "working-memory"]
-                assert event.refresh != "reused" or not offered, f"step {event.step} is reused and has offers"
+                if event.refresh == "reused":
+                    asked = {source for source, _ in event.demanded}
+                    assert {fact.source for fact in event.sources} <= asked, f"step {event.step} asked others"
+                    taken = {e.reason for e in event.entries if e.selected and e.kind != "working-memory"}
+                    assert taken <= {"restored", "mandatory"}, f"step {event.step} is reused and takes {taken}"
 
 
 def check_acknowledged(world: World, log: RunLog, client: Client) -> None:

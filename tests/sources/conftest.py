@@ -20,7 +20,7 @@ from contextbus.runtime.journal import Journal
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.runtime.streams import ensure
-from contextbus_protocol.questions import Query
+from contextbus_protocol.questions import Accounting, Query
 from contextbus_protocol.values import Scope
 
 _tenants = itertools.count(1)
@@ -95,6 +95,7 @@ def ask(tenant: str) -> Ask:
         seconds_left: float = 5.0,
         seen: int = 0,
         reply_to: str | None = None,
+        accounting: Accounting | None = None,
     ) -> Query:
         return Query(
             run="run-1",
@@ -110,6 +111,7 @@ def ask(tenant: str) -> Ask:
             budget_tokens=1000,
             seconds_left=seconds_left,
             seen=seen,
+            accounting=accounting,
         )
 
     return make

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import anyio
 import msgspec
@@ -15,7 +16,7 @@ import pytest
 from tests.sources.conftest import Ask
 
 from contextbus.sources.answers import handler
-from contextbus.sources.rag import FolderSource, rag_source
+from contextbus.sources.rag import FolderSource, Retrieve, rag_source
 from contextbus.sources.rag_index import IndexStoppedError, RagIndex
 from contextbus_protocol.questions import Failed, Offered
 
@@ -174,9 +175,33 @@ async def test_a_chunk_that_is_none_fails_the_answer(ask: Ask, chunk: object) ->
 
 
 @pytest.mark.rule("D.K.20")
-def test_retrieve_must_be_async() -> None:
-    with pytest.raises(TypeError, match="async"):
-        rag_source(retrieve=lambda query, top_k: [])  # type: ignore[arg-type, return-value]  # the point of the test
+def test_retrieve_must_be_a_function() -> None:
+    with pytest.raises(TypeError, match="function"):
+        rag_source(retrieve=cast("Retrieve", "docs"))
+
+
+async def test_a_plain_retrieve_function_runs_in_a_thread(ask: Ask) -> None:
+    threads: list[int] = []
+
+    def retrieve(query: str, top_k: int) -> Sequence[object]:
+        threads.append(threading.get_ident())
+        return [Chunk(0, query, top_k)]
+
+    offered = await handler(rag_source(retrieve=retrieve))(ask("tea", limit=3))
+    assert isinstance(offered, Offered)
+    assert [(found.text, found.score) for found in offered.candidates] == [("tea", 3.0)]
+    assert threads != [threading.get_ident()]
+
+
+@pytest.mark.rule("D.K.27")
+@pytest.mark.parametrize("found", [None, "chunks", 7])
+async def test_what_is_no_list_of_chunks_fails_the_answer(ask: Ask, found: object) -> None:
+    async def retrieve(_query: str, _top_k: int) -> Sequence[object]:
+        return cast("Sequence[object]", found)
+
+    answer = await handler(rag_source(retrieve=retrieve))(ask())
+    assert isinstance(answer, Failed)
+    assert answer.code == "malformed"
 
 
 @pytest.mark.data

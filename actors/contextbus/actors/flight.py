@@ -6,49 +6,85 @@ from typing import Final, Literal
 
 import msgspec
 
-from contextbus.core.run import CommandFact, RunState
+from contextbus.core.run_state import CommandFact, RunState
 from contextbus.core.step import StepPlan
 from contextbus_protocol import digests
+from contextbus_protocol.blobs import StepOutput
+from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.codec import encode_json
-from contextbus_protocol.commands import AppendMessages, CompileStep, ReportStep, RequestRefresh
+from contextbus_protocol.commands import (
+    AppendMessages,
+    CompileStep,
+    OverflowStep,
+    RedactPackages,
+    ReportStep,
+    RequestRefresh,
+)
 from contextbus_protocol.commit_requests import HistoryFact
+from contextbus_protocol.events import PreparedFact
 from contextbus_protocol.questions import ItemsOffered, Query
-from contextbus_protocol.values import Scope, SourceResult
+from contextbus_protocol.values import Scope, SourceResult, StepOptions
 
 DEADLINE: Final = "#deadline"
 
-RunCommand = CompileStep | ReportStep | AppendMessages | RequestRefresh
+RunCommand = CompileStep | OverflowStep | ReportStep | AppendMessages | RequestRefresh | RedactPackages
+StepCommand = CompileStep | OverflowStep
+"""The commands that come to a package."""
+
+Phase = Literal["open", "callback", "fetch", "gather", "erasures", "commit", "stored"]
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What is settled for a step at one sequence of the log; another sequence means: again."""
+    """What is settled for a step at one sequence of the log; another sequence means: again.
+
+    ``options`` are the step's with what the host's hook changed, which is ``hook``.
+    """
 
     sequence: int
     after: RunState
     history: HistoryFact
     plan: StepPlan
     scope: Scope
+    options: StepOptions
+    hook: PreparedFact | None = None
+
+
+class Offers(msgspec.Struct, frozen=True):
+    """What the blob of an earlier package holds of its offers; nothing where the blob is gone (D.H.7)."""
+
+    package: str
+    results: tuple[SourceResult, ...] = ()
+    output: StepOutput | None = None
 
 
 class Flight(msgspec.Struct, frozen=True):
     """One command on its way.
 
-    ``phase`` is ``open`` until log and working memory are at hand, ``gather`` while sources are asked, ``commit``
-    while placement stores, ``stored`` while a stored package is fetched.  ``items_asked`` is the sequence of the
-    working memory that its present question asks for at least, 0 for the first question.  ``queries`` are those of
-    the gather; ``asked_again`` names sources asked again at once, ``asked_half`` those asked at half the time,
-    ``refused`` has a source once for each query that nobody took.  ``anew`` tells that the package of a step to
-    reopen is gone.
+    ``phase`` is ``open`` until log and working memory are at hand; ``callback`` while the host's function is asked,
+    ``fetch`` while earlier offers are read, ``gather`` while sources are asked, ``erasures`` while it is read what was
+    forgotten since, ``commit`` while placement stores, ``stored`` while a stored package is fetched.
+
+    ``items_asked`` is the sequence of the working memory that its present question asks for at least, 0 for the first
+    question.  ``queries`` are those of the gather, ``gathered`` what was asked in it; ``asked_again`` names sources
+    asked again at once, ``asked_half`` those asked at half the time, ``refused`` has a source once for each query that
+    nobody took.  ``erasures`` is the sequence of the tenant's erasures that the answers were checked against.  ``anew``
+    tells that the stored package of the step is gone.
     """
 
     command: RunCommand
     token: str
-    phase: Literal["open", "gather", "commit", "stored"] = "open"
+    phase: Phase = "open"
     loading: bool = False
     items: ItemsOffered | None = None
     items_asked: int = 0
     prepared: Prepared | None = None
-    gathered: bool = False
+    hook: CallbackAnswered | None = None
+    rewrite: CallbackAnswered | None = None
+    offers: tuple[Offers, ...] = ()
+    reading: tuple[str, ...] = ()
+    erasures: int | None = None
+    gathers: int = 0
+    gathered: Literal["nothing", "records", "all"] = "nothing"
     results: tuple[SourceResult, ...] = ()
     queries: tuple[Query, ...] = ()
     asked_again: tuple[str, ...] = ()
@@ -120,6 +156,10 @@ def digest_command(command: RunCommand) -> str:
                 command.usage,
                 command.finish_reason,
             )
+        case OverflowStep():
+            key = ("overflow-step", command.step, command.input_tokens)
+        case RedactPackages():
+            key = ("redact-packages", command.source, command.record_id, command.packages)
         case AppendMessages():
             key = ("append-messages", command.scope, command.estimator, command.history.chain)
         case _:

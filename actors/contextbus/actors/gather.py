@@ -15,7 +15,6 @@ from contextbus.core.decision import share_hints
 from contextbus.core.estimate import Estimator
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.commands import CompileStep
 from contextbus_protocol.errors import (
     ContextBusError,
     ErrorData,
@@ -23,8 +22,9 @@ from contextbus_protocol.errors import (
     InvalidTypeError,
     SourceFailedError,
 )
-from contextbus_protocol.events import SourceFact
-from contextbus_protocol.questions import Failed, Offered, Query
+from contextbus_protocol.events import RecordAllowed, RecordErased, SourceFact, UsageFact
+from contextbus_protocol.outcomes import Loaded
+from contextbus_protocol.questions import Accounting, Failed, Offered, Query
 from contextbus_protocol.values import Candidate, SourceResult, SourceSpec, SourceStatus, StepOptions
 
 NOT_TAKEN: Final = ("busy", "absent")
@@ -79,19 +79,50 @@ def cancel_timers(flight: Flight) -> tuple[Cancel, ...]:
 
 def first_queries(
     flight: Flight,
-    command: CompileStep,
     prepared: Prepared,
+    demands: Sequence[tuple[str, str]],
     tenant: str,
     inbox: str,
     estimator: Estimator,
 ) -> tuple[Query, ...]:
-    """The queries of a step, one for each source (D.G.23)."""
+    """The queries of a step: one for each source (D.G.23), or where none is due only for what is owed (D.H.8).
+
+    Args:
+        flight: the step.
+        prepared: what is settled for it.
+        demands: the records that the run is owed, as (source, record id).
+        tenant: whose run it is.
+        inbox: where the answers go.
+        estimator: the counter of the step.
+    """
     snapshot = None if flight.items is None else flight.items.snapshot
-    plan = prepared.plan
-    hints = share_hints(plan.input_tokens, plan.used_tokens, command.options.budget, snapshot, estimator)
-    return tuple(
-        _query(flight, command, prepared, spec, hints[spec.kind], tenant, inbox) for spec in command.options.sources
-    )
+    plan, options = prepared.plan, prepared.options
+    hints = share_hints(plan.input_tokens, plan.used_tokens, options.budget, snapshot, estimator)
+    queries: list[Query] = []
+    for spec in options.sources:
+        records = tuple(record for source, record in demands if source == spec.id)
+        if not plan.refresh.retrieve and not records:
+            continue
+        queries.append(
+            Query(
+                run=flight.command.run,
+                tenant=tenant,
+                command=flight.command.command,
+                token=flight.token,
+                reply_to=inbox,
+                source=spec.id,
+                step=plan.step,
+                text=plan.query,
+                scope=prepared.scope,
+                limit=options.refresh.candidates_per_source + len(records),
+                budget_tokens=hints[spec.kind],
+                seconds_left=flight.command.seconds_left,
+                records=records,
+                only_records=not plan.refresh.retrieve,
+                accounting=Accounting(flight.command.run, f"{flight.token}/{flight.gathers}/{spec.id}"),
+            )
+        )
+    return tuple(queries)
 
 
 def ask_missing(flight: Flight) -> tuple[Flight, tuple[Query, ...]]:
@@ -99,31 +130,6 @@ def ask_missing(flight: Flight) -> tuple[Flight, tuple[Query, ...]]:
     answered = [r.source for r in flight.results]
     queries = tuple(q for q in flight.queries if q.source not in answered)
     return replace(flight, asked_half=tuple(q.source for q in queries)), queries
-
-
-def _query(
-    flight: Flight,
-    command: CompileStep,
-    prepared: Prepared,
-    spec: SourceSpec,
-    budget_tokens: int,
-    tenant: str,
-    inbox: str,
-) -> Query:
-    return Query(
-        run=command.run,
-        tenant=tenant,
-        command=command.command,
-        token=flight.token,
-        reply_to=inbox,
-        source=spec.id,
-        step=prepared.plan.step,
-        text=prepared.plan.query,
-        scope=prepared.scope,
-        limit=command.options.refresh.candidates_per_source,
-        budget_tokens=budget_tokens,
-        seconds_left=command.seconds_left,
-    )
 
 
 def take_refusal(flight: Flight, failed: Failed) -> tuple[Flight, tuple[Query, ...]] | None:
@@ -147,16 +153,14 @@ def take_refusal(flight: Flight, failed: Failed) -> tuple[Flight, tuple[Query, .
 
 def add_result(flight: Flight, message: Offered | Failed) -> Flight:
     """The flight with a source's answer; the first answer of a source counts, others change nothing."""
-    command = flight.command
-    assert isinstance(command, CompileStep)
-    spec = next((s for s in command.options.sources if s.id == message.source), None)
-    if spec is None or any(r.source == message.source for r in flight.results):
+    query = next((q for q in flight.queries if q.source == message.source), None)
+    spec = next((s for s in _sources(flight) if s.id == message.source), None)
+    if query is None or spec is None or any(r.source == message.source for r in flight.results):
         return flight
-    limit = command.options.refresh.candidates_per_source
-    return replace(flight, results=(*flight.results, _result(spec, message, limit)))
+    return replace(flight, results=(*flight.results, _result(spec, message, query)))
 
 
-def _result(spec: SourceSpec, message: Offered | Failed, limit: int) -> SourceResult:
+def _result(spec: SourceSpec, message: Offered | Failed, query: Query) -> SourceResult:
     if isinstance(message, Failed):
         return SourceResult(
             source=spec.id,
@@ -168,39 +172,84 @@ def _result(spec: SourceSpec, message: Offered | Failed, limit: int) -> SourceRe
             origin_type=message.origin_type,
         )
     # An empty answer of this process is a tuple of its own, which would be stored other than one off the bus.
-    result = SourceResult(spec.id, spec.kind, SourceStatus.OK, message.candidates or (), spec.required)
+    result = SourceResult(
+        spec.id,
+        spec.kind,
+        SourceStatus.OK,
+        message.candidates or (),
+        spec.required,
+        usage=message.usage,
+        erasures=message.erasures,
+    )
     try:
-        result = cut_result(result, limit)
+        result = cut_result(result, query.limit)
         validate_candidates(result.candidates)
     except ContextBusError:
         # one malformed candidate fails the source's whole answer (D.K.27)
-        return SourceResult(spec.id, spec.kind, SourceStatus.FAILED, required=spec.required, error="malformed")
+        failed = SourceResult(spec.id, spec.kind, SourceStatus.FAILED, required=spec.required, error="malformed")
+        return replace(failed, usage=message.usage)
     return result
 
 
 def is_complete(flight: Flight) -> bool:
-    """Whether every source has answered."""
-    command = flight.command
-    assert isinstance(command, CompileStep)
-    return len(flight.results) == len(command.options.sources)
+    """Whether every source that was asked has answered."""
+    return len(flight.results) == len(flight.queries)
 
 
 def time_out(flight: Flight) -> Flight:
     """The flight with ``timeout`` as the answer of every source that is still missing."""
-    command = flight.command
-    assert isinstance(command, CompileStep)
     answered = {r.source for r in flight.results}
+    asked = {q.source for q in flight.queries} - answered
     missing = tuple(
         SourceResult(s.id, s.kind, SourceStatus.FAILED, required=s.required, error="timeout")
-        for s in command.options.sources
-        if s.id not in answered
+        for s in _sources(flight)
+        if s.id in asked
     )
     return replace(flight, results=flight.results + missing)
 
 
+def _sources(flight: Flight) -> tuple[SourceSpec, ...]:
+    return () if flight.prepared is None else flight.prepared.options.sources
+
+
+def drop_erased(flight: Flight, loaded: Loaded) -> Flight:
+    """The flight without the candidates that were forgotten since their source answered (design: section 3)."""
+    erased: dict[str, set[str]] = {}
+    for _, _, commit in loaded.commits:
+        for event in commit.events:
+            if isinstance(event, RecordErased):
+                erased.setdefault(event.source, set()).update(event.digests)
+            elif isinstance(event, RecordAllowed):
+                erased.setdefault(event.source, set()).difference_update(event.digests)
+    reached = max((sequence for sequence, _, _ in loaded.commits), default=loaded.after)
+    if not any(erased.values()):
+        return replace(flight, erasures=reached)
+    results = tuple(
+        replace(r, candidates=tuple(c for c in r.candidates if c.digest not in erased.get(r.source, ())))
+        for r in flight.results
+    )
+    return replace(flight, results=results, erasures=reached)
+
+
+def oldest_erasures(flight: Flight) -> int | None:
+    """The sequence of the tenant's erasures that all answers are as of; None if no source can forget."""
+    return min((r.erasures for r in flight.results if r.erasures is not None), default=None)
+
+
+def usage_of(flight: Flight) -> tuple[UsageFact, ...]:
+    """What the sources charged, once for each query (D.L.6)."""
+    ids = {q.source: q.accounting.request_id for q in flight.queries if q.accounting is not None}
+    return tuple(
+        UsageFact(ids[r.source], r.source, usage.model, usage.tokens, usage.reported)
+        for r in flight.results
+        for usage in r.usage
+        if r.source in ids
+    )
+
+
 def in_order(flight: Flight, options: StepOptions) -> tuple[SourceResult, ...]:
     """The answers in the order of the run's sources, so that timing never changes the outcome (D.G.25)."""
-    by_source = {r.source: r for r in flight.results}
+    by_source = {r.source: replace(r, usage=(), erasures=None) for r in flight.results}  # facts of the commit
     results = tuple(by_source[s.id] for s in options.sources if s.id in by_source)
     characters = sum(_count_characters(c) for r in results for c in r.candidates)
     return results if characters * _LONGEST_ESCAPE < LARGEST_OFFERS else _drop_excess(results)

@@ -13,7 +13,7 @@ from contextbus.core.working_memory_checks import decode_snapshot
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.commands import CreateWorkingMemory, PatchWorkingMemory, ReadWorkingMemory, refuse
-from contextbus_protocol.errors import ContextBusError
+from contextbus_protocol.errors import ContextBusError, InvalidTypeError
 from contextbus_protocol.questions import AskItems, ItemsOffered
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
@@ -56,9 +56,11 @@ def create_snapshot(command: CreateWorkingMemory) -> WorkingMemorySnapshot:
     """The first snapshot of a run, made or taken over (D.N.3).
 
     Raises:
-        InvalidTypeError: what was given is malformed.
+        InvalidTypeError: what was given is malformed, or both a snapshot and what a new one is made of (D.R.12).
     """
     if command.snapshot is not None:
+        if command.goal is not None or command.constraints or command.tasks is not None or command.goal_ref is not None:
+            raise InvalidTypeError("give a snapshot, or what a new working memory is made of, not both")
         return decode_snapshot(command.snapshot)
     return create_working_memory(
         scope=command.scope,

@@ -6,16 +6,15 @@ It keeps no fold.  After the commit it tells the selection instance, then answer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import msgspec
 
 from contextbus import __version__
-from contextbus.actors import gather
 from contextbus.actors.effects import Effects, Fetch, Send, Store
-from contextbus.core.estimate import Estimator, make_estimator
-from contextbus.core.package_bytes import encode_package
+from contextbus.actors.step_event import compile_event
+from contextbus.core.estimate import make_estimator
 from contextbus.core.placement import place
+from contextbus.core.prepared import prepared_options
 from contextbus.core.step import POLICY
 from contextbus_protocol import blobs, codec, digests
 from contextbus_protocol.chat import ChatMessage
@@ -24,9 +23,7 @@ from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, 
 from contextbus_protocol.errors import ContextBusError, InvalidTypeError, error_of
 from contextbus_protocol.events import (
     AnyEvent,
-    BlockFact,
     Commit,
-    EntryFact,
     MessagesAppended,
     StepFailed,
 )
@@ -35,11 +32,8 @@ from contextbus_protocol.events import (
 )
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Fetched, Unstored
-from contextbus_protocol.package import BlockPlacement, Package, StepDecision
 from contextbus_protocol.subjects import ActorName
-
-LARGEST_FACTS: Final = 128 * 1024
-"""Bytes of entries that a commit holds itself; more go to a blob (design: section 3)."""
+from contextbus_protocol.values import StepOptions
 
 replace = msgspec.structs.replace
 
@@ -53,6 +47,10 @@ class Job(msgspec.Struct, frozen=True):
     error: ErrorReply | None = None
     count: int = 0
     chain: str = ""
+    blocks: str = ""
+    stale_thinking: tuple[tuple[int, int], ...] = ()
+    options: StepOptions | None = None
+    prepared: tuple[ChatMessage, ...] | None = None
     commit: Commit | None = None
     committed: Committed | None = None
 
@@ -129,7 +127,7 @@ class Placement:
     def _render(self, message: Place) -> tuple[Job, tuple[tuple[str, bytes], ...]]:
         memory = message.working_memory
         snapshot = None if memory is None else memory.snapshot
-        package = place(message.decision, message.results, snapshot, message.query)
+        package = place(message.decision, message.results, snapshot, message.query, message.restored)
         estimator = make_estimator(message.options.estimator, self._tokenizers)
         events, stored = _history_events(message.history)
         step, text, outputs = compile_event(message, package, estimator)
@@ -138,6 +136,10 @@ class Placement:
             reference=step.package,
             package=text,
             commit=_commit(message.head, (*events, step)),
+            blocks=message.blocks,
+            stale_thinking=message.stale_thinking,
+            options=None if message.prepared_fact is None else prepared_options(message.options, message.prepared_fact),
+            prepared=message.prepared,
         )
         return job, stored + outputs
 
@@ -191,6 +193,11 @@ class Placement:
                 reference=step.package,
                 package=package,
                 durability=self._durability,
+                blocks=job.blocks,
+                stale_thinking=job.stale_thinking,
+                warnings=step.warnings,
+                options=job.options,
+                prepared=job.prepared,
             )
             return Send(head.reply_to, compiled, head.reply_as)
         recorded = Recorded(
@@ -203,85 +210,6 @@ class Placement:
             durability=self._durability,
         )
         return Send(head.reply_to, recorded, head.reply_as)
-
-
-def compile_event(
-    message: Place, package: Package, estimator: Estimator
-) -> tuple[StepCompiledEvent, str, tuple[tuple[str, bytes], ...]]:
-    """The event of a placed step, the package's JSON text, and the blobs to store.
-
-    ``verify`` makes the event from recorded inputs with this same function.
-    """
-    encoded = encode_package(package)
-    data = encoded.data
-    output = blobs.encode_output(data, message.results, message.user_text)
-    reference = digests.digest_bytes(output)
-    stored: tuple[tuple[str, bytes], ...] = ((reference, output),)
-    entries = entry_facts(message.decision)
-    facts: str | None = None
-    if len(entries) * _SMALLEST_ENTRY > LARGEST_FACTS or len(codec.encode_json(entries)) > LARGEST_FACTS:
-        all_entries = blobs.encode_facts(entries)
-        facts = digests.digest_bytes(all_entries)
-        stored += ((facts, all_entries),)
-        entries = tuple(e for e in entries if e.selected)
-    manifest = package.manifest
-    messages: list[tuple[BlockPlacement, ChatMessage]] = [
-        (block.placement, message) for block in package.blocks for message in block.messages
-    ]
-    memory = message.working_memory
-    event = StepCompiledEvent(
-        step=manifest.step,
-        refresh=manifest.refresh,
-        pass_=manifest.pass_,
-        host_request=message.host_request,
-        options=message.options,
-        sources=gather.facts_of(message.results),
-        query_digest=digests.digest_text(message.query) if message.query else None,
-        query_length=len(message.query),
-        working_memory=None if memory is None else memory.used,
-        active_task_id=message.active_task_id,
-        budget=manifest.budget,
-        entries=entries,
-        facts=facts,
-        counts=message.decision.counts,
-        blocks=tuple(
-            BlockFact(placement, digest, estimator.message(message))
-            for (placement, message), digest in zip(messages, encoded.message_digests, strict=True)
-        ),
-        placement=manifest.placement,
-        cache_prefix_changed=manifest.cache_prefix_changed,
-        cache_prefix_cause=manifest.cache_prefix_cause,
-        fallback=manifest.fallback,
-        count=message.history.count,
-        chain=message.history.chain,
-        manifest_digest=encoded.manifest_digest,
-        package_digest=digests.digest_bytes(data),
-        package=reference,
-    )
-    return event, data.decode(), stored
-
-
-_SMALLEST_ENTRY: Final = 120
-"""Fewer bytes than any entry takes: below this product nothing needs to be measured."""
-
-
-def entry_facts(decision: StepDecision) -> tuple[EntryFact, ...]:
-    """The entries of a decision as facts: with scores, without queries."""
-    return tuple(
-        EntryFact(
-            source=e.source,
-            kind=e.kind,
-            record_id=e.record_id,
-            digest=e.digest,
-            tokens=e.tokens,
-            selected=e.selected,
-            reason=e.reason,
-            score=score,
-            revision=e.revision,
-            mandatory=mandatory,
-        )
-        for e, score, mandatory in zip(decision.manifest.entries, decision.scores, decision.mandatory, strict=True)
-    )
 
 
 def _plain(message: Record) -> tuple[Job, tuple[tuple[str, bytes], ...]]:

@@ -8,14 +8,16 @@ from contextbus.actors import gather
 from contextbus.actors.effects import Send
 from contextbus.actors.flight import Flight, RunCommand, digest_command
 from contextbus.core.estimate import Estimator, make_estimator
-from contextbus.core.run import RunState
-from contextbus.core.scope import narrow
-from contextbus.core.step import take_messages
+from contextbus.core.run_state import RunState
+from contextbus.core.scope import narrow, require_within
+from contextbus.core.step import counter_of, take_messages
 from contextbus_protocol.commands import (
     AppendMessages,
     CompileStep,
     NewMessages,
+    OverflowStep,
     Recorded,
+    RedactPackages,
     ReportStep,
     RequestRefresh,
     refuse,
@@ -31,10 +33,11 @@ from contextbus_protocol.events import (
     AnyEvent,
     CallFailed,
     CallSucceeded,
+    PackageRedacted,
     RefreshRequested,
     StepFailed,
 )
-from contextbus_protocol.values import EstimatorSpec, Scope, SourceResult
+from contextbus_protocol.values import EstimatorSpec, ParentRun, Scope, SourceResult
 
 Tokenizers = Mapping[str, Callable[[str], int]]
 
@@ -97,6 +100,7 @@ def failure_of(
     data = error.data
     failed = StepFailed(
         step=flight.prepared.plan.step,
+        usage=gather.usage_of(flight),
         code=error.code,
         required_tokens=data.required_tokens,
         available_tokens=data.available_tokens,
@@ -125,7 +129,18 @@ def estimator_of(fold: RunState, given: EstimatorSpec, tokenizers: Tokenizers) -
         raise InvalidRequestError(
             f"this run counts with {pinned.kind} {pinned.name!r}; it cannot change to {given.name!r}"
         )
-    return make_estimator(given, tokenizers)
+    return make_estimator(counter_of(fold, given), tokenizers)
+
+
+def pinned_scope(fold: RunState, requested: Scope, parent: ParentRun | None) -> Scope:
+    """The scope of a command: within the run's pinned one, and within that of the run it was started from (D.K.5).
+
+    Raises:
+        ScopeConflictError: it lies outside one of them.
+    """
+    scope = requested if fold.scope is None else narrow(fold.scope, requested)
+    above = parent if fold.scope is None else fold.parent
+    return scope if above is None else require_within(scope, above.scope)
 
 
 def plan_record(
@@ -149,9 +164,9 @@ def plan_record(
     events: tuple[AnyEvent, ...] = ()
     match command:
         case AppendMessages():
-            scope = command.scope if fold.scope is None else narrow(fold.scope, command.scope)
+            scope = pinned_scope(fold, command.scope, command.parent)
             estimator = estimator_of(fold, command.estimator, tokenizers)
-            history = _take(fold, command.history, scope, estimator)
+            history = _take(fold, command.history, scope, estimator, command.parent)
         case ReportStep():
             _check_report(fold, command)
             if command.history is not None and fold.estimator is not None and fold.scope is not None:
@@ -167,7 +182,10 @@ def plan_record(
         case RequestRefresh():
             _check_exists(fold, command.run)
             events = (RefreshRequested(),)
-        case CompileStep():
+        case RedactPackages():
+            _check_exists(fold, command.run)
+            events = _redactions(fold, command)
+        case CompileStep() | OverflowStep():
             raise InvalidRequestError("a step is placed, not recorded")
     if not events and history is None:
         return Recorded(
@@ -182,8 +200,26 @@ def plan_record(
     return record_of(fold, flight, tenant, inbox, history=history, events=events)
 
 
-def _take(fold: RunState, new: NewMessages, scope: Scope, estimator: Estimator) -> HistoryFact | None:
-    _, history = take_messages(fold, new, scope, estimator)
+def _redactions(fold: RunState, command: RedactPackages) -> tuple[AnyEvent, ...]:
+    """What a forget did to the run's packages, as far as the log does not say it (D.J.6)."""
+    return tuple(
+        PackageRedacted(
+            step=package.step,
+            package=package.package,
+            replacement=package.replacement,
+            source=command.source,
+            record_id=command.record_id,
+            erasure=command.erasure,
+        )
+        for package in command.packages
+        if package.package not in fold.redacted_packages
+    )
+
+
+def _take(
+    fold: RunState, new: NewMessages, scope: Scope, estimator: Estimator, parent: ParentRun | None = None
+) -> HistoryFact | None:
+    _, history = take_messages(fold, new, scope, estimator, parent)
     if not history.facts and history.replaced is None and history.started is None:
         return None
     return history

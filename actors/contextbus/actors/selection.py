@@ -11,51 +11,51 @@ from typing import Final
 
 import msgspec
 
-from contextbus.actors import append, gather, recorded, settle
+from contextbus.actors import append, gather, recorded, settle, stepping, stored
 from contextbus.actors.effects import Cancel, Effects, Fetch, Scatter, Send, Timer
 from contextbus.actors.flight import (
     DEADLINE,
     Flight,
-    Prepared,
     RunCommand,
     SelectionState,
+    StepCommand,
     deadline_token,
     digest_command,
     drop_waiting,
     follow,
     items_token,
 )
-from contextbus.core.run import ChainBrokenError, CommandFact, RunState, fold_commits
+from contextbus.actors.stepping import StepAnswer
+from contextbus.core.run import ChainBrokenError, fold_commits
+from contextbus.core.run_state import CommandFact, RunState
 from contextbus_protocol import subjects
 from contextbus_protocol.commands import (
     AppendMessages,
     CancelCommand,
     CompileStep,
+    OverflowStep,
     Recorded,
+    RedactPackages,
     ReportStep,
     RequestRefresh,
 )
-from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.errors import (
     BusyError,
+    CallbackTimeoutError,
     CommandMismatchError,
     ConflictError,
-    ContextBudgetExceededError,
     ContextBusError,
     DeadlineExceededError,
-    SourceFailedError,
     error_of,
 )
+from contextbus_protocol.events import PackageRedacted
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
-from contextbus_protocol.questions import Failed, ItemsOffered, Offered
+from contextbus_protocol.questions import ItemsOffered
 from contextbus_protocol.subjects import ActorName
-from contextbus_protocol.values import SourceResult
 
 CONFLICTS: Final = 5
 LONGEST_QUEUE: Final = 64
-GATHER_SHARE: Final = 0.8
-"""The part of the time left that sources get; the rest is for deciding and storing."""
 
 replace = msgspec.structs.replace
 Step = tuple[SelectionState, Effects]
@@ -84,8 +84,8 @@ class Selection:
         self._inbox = inbox
         self._instance = inbox.rsplit(".", 1)[-1]
         self._working_memory = subjects.command("working-memory", tenant)
-        self._placement = subjects.command("placement", tenant)
         self._tokenizers = dict(tokenizers or {})
+        self._at = stepping.Instance(tenant, inbox, subjects.command("placement", tenant), self._tokenizers)
         self._durability = durability
 
     def initial(self, run: str) -> SelectionState:
@@ -99,7 +99,7 @@ class Selection:
     def decide(self, state: SelectionState, message: AnyMessage) -> Step:
         """Take one message of a run."""
         match message:
-            case CompileStep() | ReportStep() | AppendMessages() | RequestRefresh():
+            case CompileStep() | OverflowStep() | ReportStep() | AppendMessages() | RequestRefresh() | RedactPackages():
                 return self._take(state, message)
             case CancelCommand():
                 return self._cancel(state, message)
@@ -150,13 +150,13 @@ class Selection:
         state = replace(state, flight=flight, serial=state.serial + 1)
         if loading:
             effects += (settle.load_of(state.fold, token, command.seen),)
-        if isinstance(command, CompileStep):
+        if isinstance(command, CompileStep | OverflowStep):
             effects += (self._ask_items(state, command, token),)
         if loading:
             return state, effects
         return self._proceed(state, flight, effects)
 
-    def _ask_items(self, state: SelectionState, command: CompileStep, token: str) -> Send:
+    def _ask_items(self, state: SelectionState, command: StepCommand, token: str) -> Send:
         return Send(self._working_memory, settle.ask_of(state.fold, command, token, self._tenant, self._inbox))
 
     # -- answers
@@ -170,13 +170,13 @@ class Selection:
         expected = items_token(flight) if isinstance(message, ItemsOffered) else flight.token
         if getattr(message, "token", None) != expected:
             return state, ()  # late, repeated, or of an earlier attempt
+        if stepping.is_awaited(message, flight):
+            return self._resume(state, flight, message)
         match message:
             case Loaded():
                 return self._loaded(state, flight, message)
             case ItemsOffered():
                 return self._items(state, flight, message)
-            case Offered() | Failed():
-                return self._result(state, flight, message)
             case Conflicted() if flight.phase == "commit":
                 return self._conflicted(state, flight)
             case Unstored(code=code, message=text) if flight.phase == "commit":
@@ -201,11 +201,13 @@ class Selection:
             # others commit and the log ends here: it was erased and begun again
             return replace(state, fold=RunState(fold.run)), (settle.load_of(RunState(fold.run), flight.token, 0),)
         flight = replace(flight, loading=False)
+        if any(isinstance(event, PackageRedacted) for _, _, commit in message.commits for event in commit.events):
+            flight = stepping.forget_answers(flight)
         state = replace(state, fold=fold, loaded=True, flight=flight)
         return self._proceed(state, flight, ())
 
     def _items(self, state: SelectionState, flight: Flight, message: ItemsOffered) -> Step:
-        if flight.items is not None or not isinstance(flight.command, CompileStep):
+        if flight.items is not None or not isinstance(flight.command, CompileStep | OverflowStep):
             return state, ()
         if message.code is not None and flight.phase == "stored":
             return state, ()  # a stored package needs no working memory
@@ -224,13 +226,16 @@ class Selection:
         if late is not None:
             error = DeadlineExceededError("the time for this command was over before its turn came")
             return state, (recorded.refuse_command(late, error),)
-        if flight.phase != "gather" or not isinstance(flight.command, CompileStep):
+        if flight.phase == "callback" and token == gather.end_token(flight):
+            return self._fail_step(state, flight, CallbackTimeoutError("the host's function did not answer in time"))
+        if flight.phase != "gather":
             return state, ()
         if token == gather.half_token(flight):
             flight, queries = gather.ask_missing(flight)
             return replace(state, flight=flight), (Scatter(queries),)
         if token == gather.end_token(flight):
-            return self._place(state, gather.time_out(flight), ())
+            flight = stepping.end_gather(gather.time_out(flight))
+            return self._proceed(replace(state, flight=flight), flight, gather.cancel_timers(flight))
         return state, ()
 
     # -- deciding
@@ -244,7 +249,7 @@ class Selection:
             if found is not None:
                 return self._answer_stored(state, flight, found, effects)
             match flight.command:
-                case CompileStep() as command:
+                case CompileStep() | OverflowStep() as command:
                     if flight.items is None:
                         return state, effects
                     if flight.items.sequence < state.fold.memory_sequence > flight.items_asked:
@@ -252,80 +257,30 @@ class Selection:
                         flight = replace(flight, items=None, items_asked=state.fold.memory_sequence)
                         ask = self._ask_items(state, command, items_token(flight))
                         return replace(state, flight=flight), (*effects, ask)
-                    return self._prepare(state, flight, command, effects)
-                case ReportStep() | AppendMessages() | RequestRefresh():
+                    if isinstance(command, CompileStep):
+                        settle.check_step(command)
+                    flight, more = stepping.advance(state.fold, flight, self._at)
+                    return replace(state, flight=flight), (*effects, *more)
+                case _:
                     return self._record(state, flight, effects)
         except ContextBusError as exc:
             return self._fail(state, flight, exc, effects)
 
-    def _prepare(self, state: SelectionState, flight: Flight, command: CompileStep, effects: Effects) -> Step:
-        """Settle the step at the present fold; then gather, or go on with the offers at hand."""
-        settle.check_step(command)
-        flight = settle.settle_step(state.fold, flight, command, self._tokenizers)
-        prepared = flight.prepared
-        assert prepared is not None
-        if prepared.plan.refresh.retrieve and not flight.gathered:
-            return self._gather(state, flight, command, prepared, effects)
-        return self._place(state, flight, effects)
-
-    def _gather(
-        self,
-        state: SelectionState,
-        flight: Flight,
-        command: CompileStep,
-        prepared: Prepared,
-        effects: Effects,
-    ) -> Step:
-        estimator = recorded.estimator_of(state.fold, command.options.estimator, self._tokenizers)
-        queries = gather.first_queries(flight, command, prepared, self._tenant, self._inbox, estimator)
-        flight = replace(flight, phase="gather", queries=queries)
-        share = command.seconds_left * GATHER_SHARE
-        half = Timer(command.run, gather.half_token(flight), share / 2)
-        end = Timer(command.run, gather.end_token(flight), share)
-        return replace(state, flight=flight), (*effects, Scatter(queries), half, end)
-
-    def _result(self, state: SelectionState, flight: Flight, message: Offered | Failed) -> Step:
-        if flight.phase != "gather":
-            return state, ()
-        refusal = gather.take_refusal(flight, message) if isinstance(message, Failed) else None
-        if refusal is not None:
-            flight, queries = refusal
-            return replace(state, flight=flight), (Scatter(queries),) if queries else ()
-        flight = gather.add_result(flight, message)
-        if not gather.is_complete(flight):
-            return replace(state, flight=flight), ()
-        return self._place(state, flight, ())
-
-    def _place(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
-        """Decide with the offers at hand and hand the step to placement."""
-        command = flight.command
-        assert isinstance(command, CompileStep)
-        asked = flight.phase == "gather" or flight.gathered
-        flight = replace(flight, phase="open", gathered=asked)
-        if asked:
-            effects += gather.cancel_timers(flight)
-        results: tuple[SourceResult, ...] = ()
+    def _resume(self, state: SelectionState, flight: Flight, message: StepAnswer, effects: Effects = ()) -> Step:
+        """Take an answer that the step waits for, and go on if that was all."""
         try:
-            found = settle.look_up(state.fold, flight)
-            if found is not None:
-                return self._answer_stored(state, flight, found, effects)
-            flight = settle.settle_step(state.fold, flight, command, self._tokenizers)
-            prepared = flight.prepared
-            assert prepared is not None
-            if prepared.plan.refresh.retrieve:  # another step may have served the refresh meanwhile (D.G.14, D.G.31)
-                results = gather.in_order(flight, command.options)
-            gather.check_required(results)
-            place = settle.place_of(state.fold, flight, results, self._tenant, self._inbox, self._tokenizers)
-        except (ContextBudgetExceededError, SourceFailedError) as exc:
-            record = recorded.failure_of(state.fold, flight, results, exc, self._tenant, self._inbox)
-            return self._commit(state, flight, record, effects)
+            flight, more, complete = stepping.take_answer(flight, message)
         except ContextBusError as exc:
-            return self._fail(state, flight, exc, effects)
-        return self._commit(state, flight, place, effects)
+            return self._fail(state, flight, exc)
+        state, effects = replace(state, flight=flight), (*effects, *more)
+        return self._proceed(state, flight, effects) if complete else (state, effects)
 
-    def _commit(self, state: SelectionState, flight: Flight, request: Place | Record, effects: Effects) -> Step:
-        send = Send(self._placement, request)
-        return replace(state, flight=replace(flight, phase="commit")), (*effects, send)
+    def _fail_step(self, state: SelectionState, flight: Flight, error: ContextBusError) -> Step:
+        try:
+            flight, effects = stepping.record_failure(state.fold, flight, self._at, error, ())
+        except ContextBusError as exc:
+            return self._fail(state, flight, exc)
+        return replace(state, flight=flight), effects
 
     def _record(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
         """Have events committed that need no rendering."""
@@ -335,7 +290,8 @@ class Selection:
         if isinstance(outcome, Recorded):
             answer = Send(flight.command.reply_to, outcome, flight.command.reply_as)
             return self._end(state, (*effects, answer))
-        return self._commit(state, flight, outcome, effects)
+        flight, more = stepping.commit(flight, self._at, outcome)
+        return replace(state, flight=flight), (*effects, *more)
 
     # -- after the commit
 
@@ -364,7 +320,7 @@ class Selection:
     def _answer_stored(self, state: SelectionState, flight: Flight, found: CommandFact, effects: Effects) -> Step:
         command = flight.command
         if found.package is None:
-            answer = settle.stored_record(command, found, self._durability)
+            answer = stored.stored_record(command, found, self._durability)
             return self._end(state, (*effects, Send(command.reply_to, answer, command.reply_as)))
         flight = replace(flight, phase="stored", stored=found)
         fetch = Fetch(command.run, (found.package,), flight.token)
@@ -375,15 +331,16 @@ class Selection:
         if flight.phase != "stored" or found is None or found.package is None:
             return state, ()
         data = dict(message.blobs).get(found.package)
-        if data is None and message.code is None and found.command_digest == "":
-            # the step to reopen lost its package to retention: it is compiled anew
-            flight = replace(flight, phase="open", stored=None, anew=True)
-            return self._proceed(replace(state, flight=flight), flight, ())
+        if data is None and message.code is None and not flight.anew:
+            # retention or a forget took the package: what the log says now decides, and the step is compiled anew
+            flight = replace(flight, phase="open", stored=None, anew=True, loading=True)
+            load = settle.load_of(state.fold, flight.token, state.fold.sequence)
+            return replace(state, flight=flight), (load,)
         if data is None:
             code = message.code or "not_found"
             return self._fail(state, flight, error_of(code, "the step's stored package is not at hand"))
         try:
-            answer = settle.stored_step(command, found, data, self._durability)
+            answer = stored.stored_step(state.fold, command, found, data, self._durability)
         except ContextBusError as exc:
             return self._fail(state, flight, exc)
         return self._end(state, (Send(command.reply_to, answer, command.reply_as),))
@@ -396,7 +353,7 @@ class Selection:
         flight = state.flight
         if flight is not None:
             effects += (Cancel(flight.command.run, deadline_token(flight.command)),)
-            if flight.phase == "gather":
+            if flight.phase in ("gather", "callback"):
                 effects += gather.cancel_timers(flight)
         state = replace(state, flight=None)
         if not state.waiting:

@@ -5,25 +5,26 @@ Pure functions of fold and flight: the same at any instance, and again when the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from contextbus.actors import gather
 from contextbus.actors.effects import Load
-from contextbus.actors.flight import Flight, Prepared, RunCommand, digest_command
-from contextbus.actors.recorded import Tokenizers, estimator_of, head_of
+from contextbus.actors.flight import Flight, Prepared, StepCommand, digest_command
+from contextbus.actors.recorded import Tokenizers, estimator_of, pinned_scope
 from contextbus.core.budget import require_count, validate_budget
-from contextbus.core.run import CommandFact, RunState, find_command
+from contextbus.core.history import latest_user_text
+from contextbus.core.prepared import prepared_fact, prepared_options
+from contextbus.core.run import find_command
+from contextbus.core.run_state import CommandFact, LastStep, RunState
 from contextbus.core.scope import narrow
-from contextbus.core.step import decide_step, plan_step, take_messages
-from contextbus_protocol import blobs
-from contextbus_protocol.commands import CompileStep, Recorded, StepCompiled
-from contextbus_protocol.commit_requests import Place, WorkingMemoryInput
-from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, StaleStepError
-from contextbus_protocol.events import WorkingMemoryUsed
+from contextbus.core.step import overflow_limit, plan_overflow, plan_step, take_messages
+from contextbus_protocol.codec import decode_json
+from contextbus_protocol.commands import CompileStep, OverflowStep
+from contextbus_protocol.commit_requests import HistoryFact
+from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, InvalidTypeError, StaleStepError
+from contextbus_protocol.package import Package
 from contextbus_protocol.questions import AskItems
-from contextbus_protocol.values import SourceResult
+from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 replace = msgspec.structs.replace
 
@@ -33,7 +34,7 @@ def load_of(fold: RunState, token: str, at_least: int) -> Load:
     return Load(fold.run, "run", fold.sequence, token, at_least)
 
 
-def ask_of(fold: RunState, command: CompileStep, token: str, tenant: str, inbox: str) -> AskItems:
+def ask_of(fold: RunState, command: StepCommand, token: str, tenant: str, inbox: str) -> AskItems:
     """The question for working memory: not older than what the client or any step of the run has seen."""
     return AskItems(
         run=command.run,
@@ -46,25 +47,31 @@ def ask_of(fold: RunState, command: CompileStep, token: str, tenant: str, inbox:
 
 
 def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
-    """The command, if the log holds it; also a step that is reopened (D.R.7)."""
+    """The command, if the log holds it; also a step that is reopened (D.R.7).
+
+    What a forget took is not answered again: the step is compiled anew, as long as it is the run's last (D.R.9).
+    """
     command = flight.command
+    last = fold.last
     found = find_command(fold, command.command)
     if found is not None:
         if found.command_digest != digest_command(command):
             raise CommandMismatchError(f"command id {command.command!r} was used for another command; take a new id")
-        return found
-    last = fold.last
+        if found.package is None or not (flight.anew or found.package in fold.redacted_packages):
+            return found
+        if last is None or last.step != found.step or last.status != "open":
+            raise StaleStepError("the step's package was redacted and the run went on; compile the next step")
+        return None
     if not isinstance(command, CompileStep) or last is None:
         return None
     if command.step is not None and command.step < last.step:
         raise StaleStepError(f"the run is at step {last.step}; step {command.step} is over")
     if command.step not in {None, last.step}:
         return None
-    same = last.status == "open" and last.chain == command.history.chain == fold.history.chain
-    if same and fold.scope is not None:  # a stored package is for its effective scope only (D.K.3)
-        same = narrow(fold.scope, command.options.scope) == narrow(fold.scope, last.scope)
+    same = is_reopened(fold, command)
     asked = command.refresh or fold.refresh_requested
-    if same and not asked and not flight.anew and flight.conflicts == 0:
+    gone = last.redacted or fold.redaction_due
+    if same and not asked and not gone and not flight.anew and flight.conflicts == 0:
         return CommandFact(
             command=command.command,
             command_digest="",
@@ -75,9 +82,31 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
             count=last.count,
             chain=last.chain,
         )
-    if command.step == last.step and (flight.conflicts > 0 or last.status != "open"):
+    if command.step == last.step and (flight.conflicts > 0 or last.status != "open") and not (same and gone):
         raise StaleStepError(f"the run already has step {last.step}; the next is {last.step + 1}")
     return None
+
+
+def is_reopened(fold: RunState, command: CompileStep) -> bool:
+    """Whether a step is the run's last one once more: the same messages, no outcome, the same scope (D.R.7)."""
+    last = fold.last
+    if last is None or last.status != "open" or not last.chain == command.history.chain == fold.history.chain:
+        return False
+    # a stored package is for its effective scope only (D.K.3)
+    return fold.scope is None or narrow(fold.scope, command.options.scope) == narrow(fold.scope, last.scope)
+
+
+def number_step(fold: RunState, flight: Flight, command: CompileStep) -> int:
+    """The number of a step: the one it asks for, the last one's where its stored package is gone, else the next."""
+    if command.step is not None:
+        return command.step
+    last = fold.last
+    if last is None:
+        return 0
+    known = find_command(fold, command.command)
+    gone = last.redacted or fold.redaction_due or flight.anew
+    again = gone and (is_reopened(fold, command) or (known is not None and known.step == last.step))
+    return last.step if again else last.step + 1
 
 
 def check_step(command: CompileStep) -> None:
@@ -100,106 +129,89 @@ def check_step(command: CompileStep) -> None:
     gather.check_sources(options)
 
 
-def settle_step(fold: RunState, flight: Flight, command: CompileStep, tokenizers: Tokenizers) -> Flight:
+def settle_step(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> Flight:
     """The flight with its step settled at this fold; settled there already, it comes back as it is."""
-    if flight.prepared is not None and flight.prepared.sequence == fold.sequence:
+    prepared = flight.prepared
+    if prepared is not None and prepared.sequence == fold.sequence:
         return flight
+    match flight.command:
+        case CompileStep() as command:
+            return replace(flight, prepared=_settle_compile(fold, flight, command, tokenizers))
+        case OverflowStep() as command:
+            return replace(flight, prepared=_settle_overflow(fold, flight, command, tokenizers))
+        case _:
+            raise InvalidRequestError("only a step is settled")
+
+
+def _settle_compile(fold: RunState, flight: Flight, command: CompileStep, tokenizers: Tokenizers) -> Prepared:
     estimator = estimator_of(fold, command.options.estimator, tokenizers)
-    options = command.options
-    scope = options.scope if fold.scope is None else narrow(fold.scope, options.scope)
-    after, history = take_messages(fold, command.history, scope, estimator)
-    step = command.step
-    if step is None:
-        step = 0 if fold.last is None else fold.last.step + 1
+    scope = pinned_scope(fold, command.options.scope, command.parent)
+    after, history = take_messages(fold, command.history, scope, estimator, command.parent)
+    hook = None if flight.hook is None else prepared_fact(flight.hook, estimator)
+    options = prepared_options(command.options, hook)
+    messages = None if flight.hook is None else flight.hook.messages
     plan = plan_step(
         after,
-        step=step,
+        step=number_step(fold, flight, command),
         options=options,
         host_request=command.refresh,
-        user_text=command.user_text,
-        snapshot=None if flight.items is None else flight.items.snapshot,
+        user_text=command.user_text if messages is None else latest_user_text(messages),
+        snapshot=snapshot_of(flight),
         estimator=estimator,
+        rewritten=None if flight.rewrite is None else flight.rewrite.text,
+        prepared=hook,
     )
-    return replace(flight, prepared=Prepared(fold.sequence, after, history, plan, scope))
+    return Prepared(fold.sequence, after, history, plan, scope, options, hook)
 
 
-def place_of(
-    fold: RunState,
-    flight: Flight,
-    results: Sequence[SourceResult],
-    tenant: str,
-    inbox: str,
-    tokenizers: Tokenizers,
-) -> Place:
-    """Decide a settled step with the answers at hand: what placement is to render and commit.
+def _settle_overflow(fold: RunState, flight: Flight, command: OverflowStep, tokenizers: Tokenizers) -> Prepared:
+    last = check_overflow(fold, command)
+    estimator = estimator_of(fold, last.options.estimator, tokenizers)
+    plan = plan_overflow(
+        fold,
+        input_tokens=overflow_limit(fold, command.input_tokens),
+        query=_stored_query(flight, last.package),
+        estimator=estimator,
+        snapshot=snapshot_of(flight),
+    )
+    history = HistoryFact(chain=fold.history.chain, count=fold.history.count)
+    scope = last.scope if fold.scope is None else narrow(fold.scope, last.scope)
+    return Prepared(fold.sequence, fold, history, plan, scope, last.options, last.prepared)
+
+
+def check_overflow(fold: RunState, command: OverflowStep) -> LastStep:
+    """The step that a command asks to compile again (D.I.6).
 
     Raises:
-        ContextBudgetExceededError: mandatory content does not fit (D.B.15).
-        InvalidRequestError: the flight is not a settled step.
+        InvalidTypeError: the run has no such compiled step.
+        StaleStepError: the step is over, or the history is another by now.
     """
-    command, prepared = flight.command, flight.prepared
-    if not isinstance(command, CompileStep) or prepared is None:
-        raise InvalidRequestError("only a settled step is placed")
-    items = flight.items
-    snapshot = None if items is None else items.snapshot
-    decision = decide_step(
-        prepared.after,
-        prepared.plan,
-        options=command.options,
-        results=results,
-        snapshot=snapshot,
-        estimator=estimator_of(fold, command.options.estimator, tokenizers),
-    )
-    used = None
-    if items is not None and snapshot is not None:
-        used = WorkingMemoryInput(
-            WorkingMemoryUsed(items.sequence, snapshot.revision, items.digest),
-            replace(snapshot, operation_ids=()),
-        )
-    return Place(
-        run=command.run,
-        head=head_of(fold, flight, tenant, inbox),
-        history=prepared.history,
-        options=command.options,
-        decision=decision,
-        results=tuple(results),
-        query=prepared.plan.query if prepared.plan.refresh.retrieve else "",
-        user_text=command.user_text,
-        active_task_id=prepared.plan.active_task_id,
-        host_request=command.refresh,
-        working_memory=used,
+    last = fold.last
+    if last is None or command.step > last.step:
+        raise InvalidTypeError(f"step {command.step} was not compiled; before_model_call comes before on_overflow")
+    if last.step != command.step or last.status not in ("open", "overflow"):
+        raise StaleStepError(f"step {command.step} is over; the run is at step {last.step}")
+    if last.redacted or last.chain != fold.history.chain:
+        raise StaleStepError(f"the run is another than step {command.step} was compiled for; compile it anew")
+    return last
+
+
+def _stored_query(flight: Flight, package: str) -> str:
+    """The query that a stored step's offers were found with: entries name it unless their candidate has its own."""
+    offers = next((o for o in flight.offers if o.package == package), None)
+    output = None if offers is None else offers.output
+    if output is None:
+        return ""
+    if output.query is not None:
+        return output.query
+    own = {(r.source, c.record_id): c.query for r in output.results for c in r.candidates}
+    entries = decode_json(bytes(output.package), Package).manifest.entries
+    return next(
+        (e.query for e in entries if e.query is not None and own.get((e.source, e.record_id)) is None),
+        "",
     )
 
 
-def stored_record(command: RunCommand, found: CommandFact, durability: str) -> Recorded:
-    """The answer to a command that the log holds and that has no package."""
-    return Recorded(
-        run=command.run,
-        command=command.command,
-        sequence=found.sequence,
-        commit=found.digest,
-        count=found.count,
-        chain=found.chain,
-        durability=durability,
-    )
-
-
-def stored_step(command: RunCommand, found: CommandFact, data: bytes, durability: str) -> StepCompiled:
-    """The answer to a step that the log holds: its stored package, byte for byte (D.R.7).
-
-    Raises:
-        InvalidTypeError: the blob is damaged.
-    """
-    return StepCompiled(
-        run=command.run,
-        command=command.command,
-        step=found.step or 0,
-        sequence=found.sequence,
-        commit=found.digest,
-        count=found.count,
-        chain=found.chain,
-        reference=found.package or "",
-        package=bytes(blobs.decode_output(data).package).decode(),
-        stored=True,
-        durability=durability,
-    )
+def snapshot_of(flight: Flight) -> WorkingMemorySnapshot | None:
+    """The working memory that the step is of, if there is one."""
+    return None if flight.items is None else flight.items.snapshot

@@ -246,8 +246,7 @@ class WorkingMemory:
                 raise CommandMismatchError(
                     f"command id {command.command!r} was used for another command; take a new id"
                 )
-            status: Literal["created", "applied"] = "created" if isinstance(command, CreateWorkingMemory) else "applied"
-            return self._reply(command, fold, status, ids=found.ids)
+            return self._reply_done(command, fold)
         if isinstance(command, CreateWorkingMemory):
             if fold.snapshot is not None:
                 raise InvalidRequestError("the run has a working memory already; patch it")
@@ -256,8 +255,10 @@ class WorkingMemory:
         if result is None:
             raise NotFoundError("the run has no working memory; create it first")
         if result.status != "applied":
-            return self._reply(command, fold, result.status, result.reason)
-        return WorkingMemoryPatched(patch=command.patch, revision=result.snapshot.revision, now=command.now)
+            return self._reply(command, fold, result.status, result.reason, result.ids, result.revision)
+        return WorkingMemoryPatched(
+            patch=command.patch, revision=result.snapshot.revision, now=command.now, ids=result.ids
+        )
 
     def _committed(self, state: State, message: Committed) -> Step:
         writing = state.writing
@@ -272,10 +273,7 @@ class WorkingMemory:
         if writing is None or not ours:
             return state, ()
         command = writing.command
-        status: Literal["created", "applied"] = "created" if isinstance(command, CreateWorkingMemory) else "applied"
-        found = find_memory_command(state.fold, command.command)
-        answer = self._reply(command, state.fold, status, ids=() if found is None else found.ids)
-        return self._finish(state, command, answer)
+        return self._finish(state, command, self._reply_done(command, state.fold))
 
     def _look(self, state: State, writing: Writing, at_least: int) -> Step:
         fold = state.fold
@@ -328,6 +326,14 @@ class WorkingMemory:
         state, more = self._serve(replace(state, writes=tuple(rest)), following)
         return state, effects + more
 
+    def _reply_done(self, command: Write, fold: MemoryState) -> Send:
+        """The answer to a command that the log holds."""
+        if isinstance(command, CreateWorkingMemory):
+            return self._reply(command, fold, "created")
+        found = find_memory_command(fold, command.command)
+        ids, revision = ((), None) if found is None else (found.ids, found.revision)
+        return self._reply(command, fold, "applied", ids=ids, revision=revision)
+
     def _reply(
         self,
         command: Write | ReadWorkingMemory,
@@ -335,6 +341,7 @@ class WorkingMemory:
         status: Literal["applied", "duplicate", "rejected", "created", "read"],
         reason: Literal["forbidden", "not-found", "limit", "revision-conflict"] | None = None,
         ids: tuple[str, ...] = (),
+        revision: int | None = None,
     ) -> Send:
         answer = WorkingMemoryState(
             run=command.run,
@@ -344,6 +351,7 @@ class WorkingMemory:
             status=status,
             reason=reason,
             ids=ids,
+            revision=revision,
         )
         return Send(command.reply_to, answer, command.reply_as)
 

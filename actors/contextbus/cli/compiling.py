@@ -25,6 +25,7 @@ from contextbus.cli.models import HEURISTICS, Target, choose_estimator, choose_m
 from contextbus.cli.output import called, note, print_json, show_progress, stderr, stdout, warn
 from contextbus.cli.running import run
 from contextbus.cli.serving import find_actors
+from contextbus.cli.sources import open_skills
 from contextbus.cli.steps import Compiled, Documents, Job, Opened, Previous, Settings, compile_job, remember
 from contextbus.core.importers import Conversation
 from contextbus.runtime.tokenizers import TOKENIZER_NAMES
@@ -52,6 +53,8 @@ contextbus compile conversation.json --docs ./runbooks --target anthropic
 contextbus compile chats.jsonl --all --docs documents.jsonl --output payloads/
 
 contextbus compile chat.json --memories facts.jsonl --scope user_id=ada --json
+
+contextbus compile chat.json --skills ./skills --transcript
 """
 
 
@@ -109,7 +112,11 @@ def compile_file(
     source: Annotated[
         list[str] | None, typer.Option(metavar="ID[:KIND]", help="A source that other processes serve.")
     ] = None,
+    skills: options.Skills = None,
     memory: Annotated[bool, typer.Option(help="Ask the memory records of the scope.")] = True,
+    transcript: Annotated[
+        bool, typer.Option("--transcript", help="Ask what was said in earlier runs of the scope.")
+    ] = False,
     estimator: Annotated[
         str, typer.Option(metavar="NAME", help=f"What counts tokens: {', '.join((*HEURISTICS, *TOKENIZER_NAMES))}.")
     ] = "classes",
@@ -148,6 +155,7 @@ def compile_file(
         if not every:
             await anyio.to_thread.run_sync(_check_output, output)
         await inputs.check_docs(docs or ())
+        await anyio.to_thread.run_sync(inputs.check_skills, skills)
         settings = Settings(
             place=options.find_place(data, nats, tenant, replicas),
             actors=actors.value,
@@ -159,6 +167,8 @@ def compile_file(
             refresh=refresh,
             previous=previous,
             memory=memory,
+            transcript=transcript,
+            skills=skills,
             elsewhere=options.parse_sources(source),
             memories=inputs.read_memories(memories) if memories is not None else (),
             working_memory=inputs.read_working_memory(working_memory) if working_memory is not None else None,
@@ -250,6 +260,10 @@ async def _open(settings: Settings) -> AsyncGenerator[Opened]:
             documents.append(Documents(name, path, done))
             if not done.chunks:
                 warn(f"{path} holds documents, but no text in them: {documents[-1].line}")
+        if settings.skills is not None:
+            skills = await open_skills(settings.skills)
+            stack.push_async_callback(skills.aclose)
+            own.append(skills)
         for path in settings.workers:
             own += await anyio.to_thread.run_sync(load_sources, path)
         tokenizers = (settings.estimator.name,) if settings.estimator.kind == "tokenizer" else ()
@@ -260,6 +274,7 @@ async def _open(settings: Settings) -> AsyncGenerator[Opened]:
                 data=place.folder,
                 actors=settings.actors,
                 sources=own,
+                transcript=settings.transcript,
                 tokenizers=tokenizers,
                 replicas=place.replicas,
             )
@@ -268,6 +283,8 @@ async def _open(settings: Settings) -> AsyncGenerator[Opened]:
         specs += [s for s in settings.elsewhere if all(s.id != o.id for o in own)]
         if settings.memory and all(s.id != "memory" for s in specs):
             specs.insert(0, SourceSpec("memory", "memory"))
+        if settings.transcript and all(s.id != "transcript" for s in specs):
+            specs.append(SourceSpec("transcript", "transcript"))
         await remember(bus, settings)
         yield Opened(bus, tuple(specs), tuple(documents))
 

@@ -21,6 +21,7 @@ from contextbus.runtime.datafolder import PRIVATE_FOLDER
 from contextbus.sources.documents import DEFAULT_PATTERNS, MAX_FILE_BYTES, has_files
 from contextbus.sources.rag import FolderSource
 from contextbus.sources.rag_index import Progress
+from contextbus.sources.skill_files import SKILL_FILE
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import Scope, Value
 from contextbus_protocol.working_memory import TasksInput, WorkingMemorySnapshot
@@ -230,6 +231,20 @@ def _check_docs(path: Path, check: Callable[[], None]) -> None:
             f"{path} cannot be taken: it is hidden, a link, or larger than {MAX_FILE_BYTES // 1024 // 1024} MiB; "
             "name the file itself, or split it"
         )
+
+
+def check_skills(path: Path | None) -> None:
+    """Make sure that there is a folder with skills, if one is named.
+
+    Raises:
+        UsageFault: there is none, or nothing in it is named like a skill.
+    """
+    if path is None:
+        return
+    if not path.is_dir():
+        raise UsageFault(f"there is no folder of skills at {path}; check the path given to --skills")
+    if not has_files(path, (SKILL_FILE,)):
+        raise UsageFault(f"{path} holds no skills: give --skills a folder with folders that each have a {SKILL_FILE}")
 
 
 def open_docs(

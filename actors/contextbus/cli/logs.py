@@ -18,7 +18,7 @@ from contextbus.cli.output import called, note, print_json, show_progress, stdou
 from contextbus.cli.running import run
 from contextbus.client import ContextBus
 from contextbus.core.memory_run import MemoryState
-from contextbus.core.run import RunState
+from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory, replay_states
 from contextbus.replay.verify import Verdict
 from contextbus_protocol.errors import NotFoundError

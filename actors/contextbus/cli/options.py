@@ -72,6 +72,11 @@ Docs = Annotated[
     ),
 ]
 
+Skills = Annotated[
+    Path | None,
+    typer.Option("--skills", metavar="FOLDER", help="A folder of skills: every folder in it with a SKILL.md is one."),
+]
+
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where the bus is: the server at ``nats``, else the one of the data folder."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,8 +18,6 @@ from rich.text import Text
 
 from contextbus.cli import debugging, inputs, options
 from contextbus.cli.failures import UNREACHABLE, UsageFault
-from contextbus.cli.indexing import Announcer
-from contextbus.cli.loading import load_sources
 from contextbus.cli.output import called, print_json, stderr, stdout, warn
 from contextbus.cli.processes import Program, Supervisor
 from contextbus.cli.running import run
@@ -32,14 +30,10 @@ from contextbus.cli.serving import (
     wait_for_end,
     wait_until_served,
 )
-from contextbus.runtime.datafolder import DataFolder
+from contextbus.cli.sources import Served, open_sources, plan, stop_first
 from contextbus.runtime.embedded import Durability
 from contextbus.runtime.package_store import PackageStore
 from contextbus.runtime.sweeping import sweeping
-from contextbus.sources.interface import Source
-from contextbus.sources.memory import DEFAULT_ID as MEMORY_ID
-from contextbus.sources.memory import memory_source
-from contextbus.sources.rag import FolderSource
 from contextbus_protocol.subjects import ActorName
 
 
@@ -60,7 +54,7 @@ class Actor(enum.StrEnum):
 
 _UP: Final = """Examples:
 
-contextbus up --docs ./runbooks
+contextbus up --docs ./runbooks --skills ./skills
 
 contextbus up --processes --worker tickets.py
 
@@ -79,6 +73,8 @@ contextbus worker tickets.py
 contextbus worker --docs ./runbooks --nats nats://host:4222
 
 contextbus worker --memory --data .contextbus
+
+contextbus worker --skills ./skills --nats nats://host:4222
 """
 
 UrlFile = Annotated[
@@ -105,7 +101,9 @@ def register(app: typer.Typer) -> None:
 def up(
     docs: options.Docs = None,
     worker: Annotated[list[Path] | None, typer.Option(metavar="FILE.py", help="Sources of your own.")] = None,
+    skills: options.Skills = None,
     memory: Annotated[bool, typer.Option(help="Serve memory records.")] = True,
+    transcript: Annotated[bool, typer.Option(help="Serve what was said in earlier runs.")] = True,
     processes: Annotated[
         bool, typer.Option("--processes", help="Every actor and worker as a process of its own, restarted if it dies.")
     ] = False,
@@ -127,15 +125,19 @@ def up(
 
     async def work() -> int:
         place = options.find_place(data, nats, tenant, replicas)
-        await inputs.check_docs(docs or ())
-        sources, programs = await anyio.to_thread.run_sync(_plan, place, docs, worker, memory, label)
+        served = Served(
+            docs=tuple(docs or ()), files=tuple(worker or ()), skills=skills, memory=memory, transcript=transcript
+        )
+        await inputs.check_docs(served.docs)
+        await anyio.to_thread.run_sync(inputs.check_skills, skills)
+        sources, programs = await anyio.to_thread.run_sync(plan, place, served, label)
         kept: Durability = durability.value
         async with open_link(place, "contextbus-up", start=True, durability=kept, label=label) as link:
             names = (*ACTORS, *sources)
             async with sweeping(PackageStore(link.journal, link.tenant)):
                 if processes:
                     return await _supervise(place, link, programs, names, url_file, debug=debug, as_json=as_json)
-                async with _serve_here(place, link, docs, worker, memory=memory, debug=debug):
+                async with _serve_here(place, link, served, debug=debug):
                     _tell(place, link, names, {}, url_file, as_json=as_json)
                     return _lost(await wait_for_end(link))
 
@@ -172,9 +174,14 @@ def run_actor(
 def run_worker(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.py]", help="Serve every @source of this file.")] = None,
     docs: options.Docs = None,
+    skills: options.Skills = None,
     memory: Annotated[bool, typer.Option("--memory", help="Serve memory records.")] = False,
+    transcript: Annotated[bool, typer.Option("--transcript", help="Serve what was said in earlier runs.")] = False,
     source_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The id of the built-in source; docs or memory without it.")
+        str | None,
+        typer.Option(
+            "--id", metavar="ID", help="The id of the built-in source; docs, skills, memory or transcript without it."
+        ),
     ] = None,
     debug: Debug = False,
     data: options.Data = options.DEFAULT_DATA,
@@ -183,26 +190,37 @@ def run_worker(
     replicas: options.Replicas = 1,
     as_json: options.Json = False,
 ) -> None:
-    """Serve sources in a process of their own: your own from a file, folders of documents, or memory records.
+    """Serve sources in a process of their own: your own from a file, or those that are built in.
 
     Any number of processes may serve the same source; they share its queries.
     """
 
     async def work() -> int:
         place = options.find_place(data, nats, tenant, replicas)
-        if file is None and not docs and not memory:
-            raise UsageFault("what is to be served? give a FILE.py, --docs FOLDER, or --memory")
-        if source_id is not None and (file is not None or bool(docs) == memory):
-            raise UsageFault("--id names one built-in source: give it with --docs or with --memory")
-        files = [] if file is None else [file]
+        built_in = [bool(docs), skills is not None, memory, transcript].count(True)
+        if file is None and not built_in:
+            raise UsageFault(
+                "what is to be served? give a FILE.py, --docs FOLDER, --skills FOLDER, --memory or --transcript"
+            )
+        if source_id is not None and (file is not None or built_in != 1):
+            raise UsageFault("--id names one built-in source: give it with --docs, --skills, --memory or --transcript")
+        served = Served(
+            docs=tuple(docs or ()),
+            files=() if file is None else (file,),
+            skills=skills,
+            memory=memory,
+            transcript=transcript,
+            source_id=source_id,
+        )
         if file is not None and not await anyio.Path(file).is_file():
             raise UsageFault(f"there is no file {file}; check the path")
-        await inputs.check_docs(docs or ())
+        await inputs.check_docs(served.docs)
+        await anyio.to_thread.run_sync(inputs.check_skills, skills)
         async with (
             open_link(place, "contextbus-worker", start=False) as link,
-            _open_sources(place, link, docs, files, memory=memory, source_id=source_id) as sources,
+            open_sources(place, link, served) as sources,
             serve_sources(link, sources, on_error=debugging.find_listener(asked=debug)),
-            _stop_first(sources),
+            stop_first(sources),
         ):
             _tell(place, link, [s.id for s in sources], {}, None, as_json=as_json)
             return _lost(await wait_for_end(link))
@@ -211,90 +229,14 @@ def run_worker(
 
 
 @asynccontextmanager
-async def _serve_here(
-    place: options.Place, link: Link, docs: list[Path] | None, files: list[Path] | None, *, memory: bool, debug: bool
-) -> AsyncGenerator[None]:
+async def _serve_here(place: options.Place, link: Link, served: Served, *, debug: bool) -> AsyncGenerator[None]:
     async with (
-        _open_sources(place, link, docs, files, memory=memory) as sources,
+        open_sources(place, link, served) as sources,
         serve_sources(link, sources, on_error=debugging.find_listener(asked=debug)),
         serve_actors(link, ACTORS),
-        _stop_first(sources),
+        stop_first(sources),
     ):
         yield
-
-
-@asynccontextmanager
-async def _stop_first(sources: Sequence[Source]) -> AsyncGenerator[None]:
-    """End indexing before the workers answer what they took: a query must not wait for a whole folder then."""
-    try:
-        yield
-    finally:
-        for source in sources:
-            if isinstance(source, FolderSource):
-                source.stop()
-
-
-@asynccontextmanager
-async def _open_sources(
-    place: options.Place,
-    link: Link,
-    docs: list[Path] | None,
-    files: list[Path] | None,
-    *,
-    memory: bool,
-    source_id: str | None = None,
-) -> AsyncGenerator[Sequence[Source]]:
-    async with AsyncExitStack() as stack:
-        sources: list[Source] = []
-        await anyio.to_thread.run_sync(DataFolder(place.data).prepare)
-        await anyio.to_thread.run_sync(lambda: place.folder.mkdir(mode=0o700, parents=True, exist_ok=True))
-        folders = docs or []
-        for path, name in zip(folders, inputs.name_docs(len(folders), source_id or inputs.DOCS_ID), strict=True):
-            folder = inputs.open_docs(path, source_id=name, data=place.folder, progress=Announcer(path))
-            stack.push_async_callback(folder.aclose)
-            sources.append(folder)
-        for file in files or ():
-            sources += await anyio.to_thread.run_sync(load_sources, file)
-        if memory:
-            records = memory_source(link.journal, place.tenant, data=place.folder, id=source_id or MEMORY_ID)
-            stack.push_async_callback(records.aclose)
-            sources.append(records)
-        check_ids([s.id for s in sources])
-        yield sources
-
-
-def check_ids(ids: Sequence[str]) -> None:
-    """Refuse two sources with one id.
-
-    Raises:
-        UsageFault: there are such.
-    """
-    twice = {name for name in ids if ids.count(name) > 1}
-    if twice:
-        raise UsageFault(f"two sources have the id {min(twice)!r}; give each its own")
-
-
-def _plan(
-    place: options.Place, docs: list[Path] | None, files: list[Path] | None, memory: bool, label: str | None
-) -> tuple[tuple[str, ...], tuple[Program, ...]]:
-    """The ids of all sources, and the processes that would run everything."""
-    common: list[str] = [] if place.nats is not None else ["--data", str(place.data)]
-    common += ["--tenant", place.tenant, "--replicas", str(place.replicas)]
-    labelled = [] if label is None else ["--durability-label", label]
-    programs = [Program(name, ("actor", name, *common, *labelled)) for name in ACTORS]
-    ids: list[str] = []
-    folders = docs or []
-    for path, name in zip(folders, inputs.name_docs(len(folders)), strict=True):
-        ids.append(name)
-        programs.append(Program(name, ("worker", "--docs", str(path), "--id", name, *common)))
-    for file in files or ():
-        ids += [s.id for s in load_sources(file)]
-        programs.append(Program(file.stem, ("worker", str(file), *common)))
-    if memory:
-        ids.append(MEMORY_ID)
-        programs.append(Program(MEMORY_ID, ("worker", "--memory", *common)))
-    check_ids(ids)
-    return tuple(ids), tuple(programs)
 
 
 async def _supervise(

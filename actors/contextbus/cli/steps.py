@@ -16,7 +16,7 @@ from contextbus.cli.output import show_progress
 from contextbus.client import CompiledStep, ContextBus, Report, Run
 from contextbus.core.history import SourceHistory, make_query
 from contextbus.core.importers import Conversation
-from contextbus.core.run import RunState
+from contextbus.core.run_state import RunState
 from contextbus.core.working_memory_items import active_task
 from contextbus.sources.rag_index import Refreshed
 from contextbus_protocol.package import ContextManifest
@@ -55,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     refresh: bool
     previous: Previous | None
     memory: bool
+    transcript: bool
+    skills: Path | None
     elsewhere: tuple[SourceSpec, ...]
     memories: tuple[inputs.MemoryLine, ...]
     working_memory: inputs.WorkingMemoryFile | WorkingMemorySnapshot | None

@@ -12,25 +12,33 @@ async with contextbus.open() as bus:
 
 from __future__ import annotations
 
+from contextbus.client.callbacks import PreparedStep, StepContext
 from contextbus.client.compiled import CompiledStep
+from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
 from contextbus.client.run import Report, Run
+from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
+from contextbus.client.working_memory_tools import SnapshotHandle, working_memory_tools
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
 from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
 from contextbus.core.estimate import estimate_overhead, make_estimator
 from contextbus.core.manifest import context_warnings
+from contextbus.core.skill_tool import answer_load_skill, load_skill_tool
 from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_patch import apply_working_memory_patch
 from contextbus.sources.interface import candidate, source
 from contextbus.sources.rag import FolderSource
+from contextbus.sources.skills import SkillsSource
 from contextbus_protocol.chat import ChatMessage, assistant, system, user
+from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.values import (
     Candidate,
     ContextBudget,
     EstimatorSpec,
     Model,
+    ModelPrefix,
     RefreshOptions,
     Scope,
     SourceSpec,
@@ -43,29 +51,41 @@ __all__ = [
     "Candidate",
     "ChatMessage",
     "CompiledStep",
+    "Compiler",
     "ContextBudget",
     "ContextBus",
+    "ContextCompilerState",
     "ContextInput",
     "EstimatorSpec",
     "FolderSource",
     "Model",
+    "ModelPrefix",
+    "PreparedStep",
     "RefreshOptions",
     "Report",
     "Run",
     "Scope",
+    "SkillsSource",
+    "SnapshotHandle",
     "SourceSpec",
+    "StepContext",
+    "TokenEstimator",
     "Usage",
+    "answer_load_skill",
     "apply_working_memory_patch",
     "assistant",
     "candidate",
     "compile_context",
     "context_warnings",
+    "create_token_estimator",
     "create_working_memory",
     "estimate_overhead",
+    "load_skill_tool",
     "make_estimator",
     "merge_budget",
     "open",
     "source",
     "system",
     "user",
+    "working_memory_tools",
 ]

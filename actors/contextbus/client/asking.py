@@ -10,14 +10,19 @@ import msgspec
 from contextbus.actors import client as retry
 from contextbus.runtime.bus import BusUnavailableError
 from contextbus.runtime.host import Host
+from contextbus.runtime.reply_addresses import TakeQuestion
 from contextbus_protocol import subjects
 from contextbus_protocol.commands import AnyCommand, CancelCommand, ErrorReply
 from contextbus_protocol.errors import ContextBusError, DeadlineExceededError, error_of
 from contextbus_protocol.messages import AnyMessage
 
 
-async def ask(host: Host, actor: subjects.ActorName, command: AnyCommand) -> AnyMessage:
+async def ask(
+    host: Host, actor: subjects.ActorName, command: AnyCommand, take_question: TakeQuestion | None = None
+) -> AnyMessage:
     """Send a command and give back its answer, over as many attempts as the machine allows.
+
+    Questions to functions of the host that come meanwhile are given to ``take_question`` (D.W.4).
 
     A cancelled caller has the actor drop the command, unless its commit is under way already (D.W.5).
 
@@ -27,7 +32,7 @@ async def ask(host: Host, actor: subjects.ActorName, command: AnyCommand) -> Any
     to = subjects.command(actor, host.tenant)
     waiting: set[asyncio.Future[AnyMessage]] = set()
     try:
-        answer = await _drive(host, to, command, waiting)
+        answer = await _drive(host, to, command, waiting, take_question)
     except asyncio.CancelledError:
         cancel = CancelCommand(run=command.run, tenant=host.tenant, command=command.command)
         with contextlib.suppress(BusUnavailableError, ContextBusError):
@@ -41,14 +46,23 @@ async def ask(host: Host, actor: subjects.ActorName, command: AnyCommand) -> Any
     return answer
 
 
-async def _drive(host: Host, to: str, command: AnyCommand, waiting: set[asyncio.Future[AnyMessage]]) -> AnyMessage:
+async def _drive(
+    host: Host,
+    to: str,
+    command: AnyCommand,
+    waiting: set[asyncio.Future[AnyMessage]],
+    take_question: TakeQuestion | None,
+) -> AnyMessage:
     state, operation = retry.begin(command)
     while True:
         match operation:
             case retry.Resolve(answer):
                 return answer
             case retry.Transmit(attempt, wake_after):
-                outcome = await _transmit(host, to, attempt, wake_after, waiting)
+                address, future = host.reply_address(take_question)
+                waiting.add(future)  # answers to earlier attempts count too
+                sent = _transmit(host, to, msgspec.structs.replace(attempt, reply_to=address), future, waiting)
+                outcome = sent or await _wait(waiting, wake_after)
             case retry.WakeAfter(seconds):
                 outcome = await _wait(waiting, seconds)
             case _:
@@ -56,18 +70,21 @@ async def _drive(host: Host, to: str, command: AnyCommand, waiting: set[asyncio.
         state, operation = retry.advance(state, outcome)
 
 
-async def _transmit(
-    host: Host, to: str, command: AnyCommand, wake_after: float, waiting: set[asyncio.Future[AnyMessage]]
-) -> retry.Outcome:
-    address, future = host.reply_address()
-    waiting.add(future)  # answers to earlier attempts count too
+def _transmit(
+    host: Host,
+    to: str,
+    command: AnyCommand,
+    future: asyncio.Future[AnyMessage],
+    waiting: set[asyncio.Future[AnyMessage]],
+) -> retry.Outcome | None:
+    """Send an attempt; ``Absent`` if nothing was sent."""
     try:
-        host.deliver(to, msgspec.structs.replace(command, reply_to=address))
+        host.deliver(to, command)
     except BusUnavailableError:
         waiting.discard(future)
         future.cancel()
         return retry.Absent()
-    return await _wait(waiting, wake_after)
+    return None
 
 
 async def _wait(waiting: set[asyncio.Future[AnyMessage]], seconds: float) -> retry.Outcome:

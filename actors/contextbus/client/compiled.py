@@ -12,7 +12,7 @@ from contextbus.core.rendering import Rendering
 from contextbus.core.targets import find_target
 from contextbus.core.targets.tools import tools_text
 from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.package import Block, ContextManifest, ContextWarning, Package
+from contextbus_protocol.package import Block, ContextManifest, ContextWarning, Package, WarningCode
 from contextbus_protocol.values import Model
 
 Tools = Iterable[Mapping[str, object]] | str | None
@@ -23,7 +23,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
 
     ``sequence`` and ``commit`` name the step in the log, ``reference`` its package in the store.  ``text`` is the
     package's JSON, byte for byte as stored.  ``stored`` tells that the step was in the log already, and is sent again.
-    ``durability`` names what the acknowledgement rests on.
+    ``durability`` names what the acknowledgement rests on.  ``codes`` are warnings beside the manifest's.
     """
 
     run: str
@@ -39,6 +39,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
     stored: bool = False
     durability: str = ""
     histories: Mapping[str, Rendering]
+    codes: tuple[WarningCode, ...] = ()
 
     @property
     def manifest(self) -> ContextManifest:
@@ -53,11 +54,16 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def warnings(self) -> tuple[ContextWarning, ...]:
         """What a host should know (D.D.20)."""
-        return context_warnings(self.package.manifest)
+        return (*context_warnings(self.package.manifest), *map(ContextWarning, self.codes))
 
     def messages_of(self, placement: str) -> tuple[ChatMessage, ...]:
         """The messages of the blocks with a placement: ``append`` or ``ephemeral-tail``."""
         return tuple(m for b in self.package.blocks if b.placement == placement for m in b.messages)
+
+    def placed_messages(self) -> tuple[ChatMessage, ...]:
+        """What joins the history once the call succeeded: the append block, and a tail that is kept (D.F.9, D.R.4)."""
+        tail = self.messages_of("ephemeral-tail") if self.package.manifest.placement.tail_kept else ()
+        return (*self.messages_of("append"), *tail)
 
     def payload(self, target: str | None = None, tools: Tools = None) -> Payload:
         """The request for a provider: the run's history with its blocks, this step's block, then the tail (D.F.4).

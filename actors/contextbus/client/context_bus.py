@@ -8,11 +8,12 @@ from typing import Final
 
 import msgspec
 
+from contextbus.client.callbacks import PrepareStep, RewriteQuery
 from contextbus.client.memories import Memories
 from contextbus.client.reading import read_blobs, read_log
 from contextbus.client.run import Run
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
-from contextbus.core.scope import require_scope
+from contextbus.core.scope import require_scope, require_within
 from contextbus.replay.run_log import RunLog
 from contextbus.replay.verify import Verdict, verify_run
 from contextbus.runtime.drive import JournalDriver
@@ -23,7 +24,16 @@ from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import MessagesAppended, StepCompiled
 from contextbus_protocol.questions import Query
-from contextbus_protocol.values import ContextBudget, EstimatorSpec, RefreshOptions, Scope, SourceSpec, default_kind
+from contextbus_protocol.values import (
+    ContextBudget,
+    EstimatorSpec,
+    ModelPrefix,
+    ParentRun,
+    RefreshOptions,
+    Scope,
+    SourceSpec,
+    default_kind,
+)
 
 REMEMBERED_FAILURES: Final = 256
 
@@ -81,6 +91,10 @@ class ContextBus:
         budget: ContextBudget | Mapping[str, object] | None = None,
         refresh: RefreshOptions | None = None,
         estimator: EstimatorSpec | None = None,
+        parent: Run | None = None,
+        bound_models: Sequence[ModelPrefix] = (),
+        prepare_step: PrepareStep | None = None,
+        rewrite_query: RewriteQuery | None = None,
     ) -> Run:
         """Hold a run: a new one, or one that the log has; what the log holds is read.
 
@@ -91,9 +105,15 @@ class ContextBus:
                 for the well-known ones.
             budget: a budget, or what of the default is to be changed (D.B.7).
             refresh: when it retrieves (D.G.2).
-            estimator: what counts tokens.
+            estimator: what counts tokens; with ``calibrate`` it learns from reported usage (D.M.11).
+            parent: the run that this one is started from: its scope lies within the parent's, its working memory is its
+                own (D.K.5).
+            bound_models: further models that bind their thinking to the prefix (D.F.12).
+            prepare_step: is asked before each step and may change messages, model, tools and overhead (D.R.2).
+            rewrite_query: makes the query that sources are asked of the step's own (D.A.9).
 
         Raises:
+            ScopeConflictError: the scope lies outside the parent's (D.K.7).
             InvalidTypeError: two sources have one id (D.G.4), a source's kind is not known, or an option is malformed.
             DeadlineExceededError: the log does not answer.
         """
@@ -103,6 +123,10 @@ class ContextBus:
             raise InvalidTypeError("two sources have one id; give each its own")
         if specs:
             require_scope(scope)
+        above = None
+        if parent is not None:
+            above = ParentRun(parent.id, parent.state.scope or parent.scope)
+            require_within(scope, above.scope)
         held = Run(
             self,
             run or f"run-{uuid.uuid4().hex[:12]}",
@@ -111,6 +135,10 @@ class ContextBus:
             budget=merge_budget(budget or DEFAULT_CONTEXT_BUDGET),
             refresh=refresh or DEFAULT_CONTEXT_REFRESH,
             estimator=estimator or EstimatorSpec(),
+            parent=above,
+            bound_models=tuple(bound_models),
+            prepare_step=prepare_step,
+            rewrite_query=rewrite_query,
         )
         subjects.encode_name(held.id)
         await held.load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,7 @@ from contextbus.actors.selection import Selection
 from contextbus.actors.working_memory import WorkingMemory
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.memories import Memories
+from contextbus.client.redacting import redact_over
 from contextbus.runtime import connection, embedded, streams
 from contextbus.runtime.bus import Bus
 from contextbus.runtime.bus_memory import MemoryBroker
@@ -30,6 +32,10 @@ from contextbus.runtime.tokenizers import load_tokenizers
 from contextbus.sources.answers import handler
 from contextbus.sources.interface import Source
 from contextbus.sources.memory import MemorySource, memory_source
+from contextbus.sources.skills import SkillsSource, skills_source
+from contextbus.sources.transcript import DEFAULT_ID as TRANSCRIPT_ID
+from contextbus.sources.transcript import TranscriptSource, transcript_source
+from contextbus.sources.worker import keep_running
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.questions import Query
@@ -47,6 +53,8 @@ async def open_bus(
     actors: Literal["local", "remote"] = "local",
     sources: Sequence[Source] = (),
     memory: bool = True,
+    transcript: bool = False,
+    skills: Path | str | None = None,
     tokenizers: Sequence[str] = (),
     durability: Durability = "fsync",
     token: str | None = None,
@@ -61,6 +69,8 @@ async def open_bus(
         actors: ``local`` runs selection, working_memory and placement in this process; ``remote`` asks those of others.
         sources: sources that run in this process.
         memory: run the memory source in this process too (with local actors).
+        transcript: run the source of what was said in earlier runs in this process too (with local actors).
+        skills: run the source of a folder of skills in this process too.
         tokenizers: names of the tokenizers that steps may count with.
         durability: ``fsync`` or ``interval``, for an embedded server that this process starts.
         token: the secret of the server at ``url``.
@@ -72,6 +82,7 @@ async def open_bus(
         DisconnectedError: the server cannot be reached.
         StreamError: the server has no JetStream, or a stream does not fit.
         InvalidTypeError: two sources have one id, or a tokenizer is not at hand.
+        NotADirectoryError: there is no folder of skills.
     """
     async with AsyncExitStack() as stack:
         bus: Bus
@@ -103,9 +114,13 @@ async def open_bus(
             )
         host = Host(tenant, instance, bus, journal, rules, encode_local=url == "memory:")
         running: list[Source] = list(sources)
-        own = await _own_memory(stack, journal, tenant, data, url) if memory and actors == "local" else None
+        if skills is not None:
+            running.append(await _own_skills(stack, skills))
+        own = _own_memory(stack, host, journal, data, url) if memory and actors == "local" else None
         if own is not None and all(s.id != own.id for s in running):
             running.append(own)
+        if transcript and actors == "local" and all(s.id != TRANSCRIPT_ID for s in running):
+            running.append(_own_transcript(stack, journal, tenant, data, url))
         context_bus = ContextBus(
             host,
             journal,
@@ -116,12 +131,21 @@ async def open_bus(
             url=url or "",
         )
         _add_sources(host, context_bus, running)
-        yield await _enter(stack, host, context_bus)
+        await stack.enter_async_context(host)
+        if own is not None and own in running:
+            await stack.enter_async_context(_keep(own))
+        yield context_bus
 
 
-async def _enter(stack: AsyncExitStack, host: Host, context_bus: ContextBus) -> ContextBus:
-    await stack.enter_async_context(host)
-    return context_bus
+@asynccontextmanager
+async def _keep(source: MemorySource) -> AsyncGenerator[None]:
+    """Let a source follow what others commit and forget for as long as the block lasts."""
+    task = asyncio.create_task(keep_running(source.id, source.keep))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 def _add_sources(host: Host, context_bus: ContextBus, running: Sequence[Source]) -> None:
@@ -137,11 +161,26 @@ def _add_sources(host: Host, context_bus: ContextBus, running: Sequence[Source])
         host.add_source(SourceSpec(source.id, source.kind, source.required), handler(source, on_error=note))
 
 
-async def _own_memory(
-    stack: AsyncExitStack, journal: Journal, tenant: str, folder: Path | str, url: str | None
+def _own_memory(
+    stack: AsyncExitStack, host: Host, journal: Journal, folder: Path | str, url: str | None
 ) -> MemorySource:
     data = None if url == "memory:" else Path(folder)
-    source = memory_source(journal, tenant, data=data)
+    source = memory_source(journal, host.tenant, data=data, redact=redact_over(host))
+    stack.push_async_callback(source.aclose)
+    return source
+
+
+async def _own_skills(stack: AsyncExitStack, folder: Path | str) -> SkillsSource:
+    source = skills_source(folder)
+    stack.push_async_callback(source.aclose)
+    await source.refresh()
+    return source
+
+
+def _own_transcript(
+    stack: AsyncExitStack, journal: Journal, tenant: str, folder: Path | str, url: str | None
+) -> TranscriptSource:
+    source = transcript_source(journal, tenant, data=None if url == "memory:" else Path(folder))
     stack.push_async_callback(source.aclose)
     return source
 

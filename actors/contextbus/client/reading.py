@@ -9,15 +9,18 @@ import msgspec
 
 from contextbus.actors import append
 from contextbus.actors.effects import Fetch, Load
-from contextbus.core.run import RunState, fold_commit
+from contextbus.client.rendered import BlocksInPlace
+from contextbus.core.history import digest_message
+from contextbus.core.run import fold_commit
+from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog
 from contextbus.runtime.drive import JournalDriver
 from contextbus_protocol import blobs, subjects
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json
-from contextbus_protocol.errors import NotFoundError, error_of
+from contextbus_protocol.errors import InvalidTypeError, NotFoundError, error_of
 from contextbus_protocol.events import HistoryReplaced, MessagesAppended, StepCompiled
-from contextbus_protocol.package import Package
+from contextbus_protocol.package import Block, Package
 
 AT_ONCE: Final = 64
 
@@ -30,7 +33,7 @@ class RunContent(msgspec.Struct, frozen=True):
 
     state: RunState
     messages: tuple[ChatMessage, ...] = ()
-    blocks: tuple[tuple[int, ChatMessage], ...] = ()
+    blocks: BlocksInPlace = BlocksInPlace()
     own: frozenset[str] = frozenset()
 
 
@@ -104,13 +107,31 @@ async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) 
             if data is None:
                 raise NotFoundError(f"messages of run {run!r} are no longer stored; start a new run")
             messages.extend(blobs.decode_input(data).messages)
-    packages = await read_blobs(driver, run, (b.package for b in state.blocks))
-    placed: list[tuple[int, ChatMessage]] = []
-    for block in state.blocks:
-        data = packages.get(block.package)
-        if data is None:
-            raise NotFoundError(f"a package of run {run!r} is no longer stored; start a new run")
-        package = decode_json(bytes(blobs.decode_output(data).package), Package)
-        placed += ((block.position, m) for b in package.blocks if b.placement == "append" for m in b.messages)
+    blocks = await _read_blocks(driver, state, known)
     own = frozenset(block.digest for e in events if isinstance(e, StepCompiled) for block in e.blocks)
-    return RunContent(state, tuple(messages), tuple(placed), own)
+    return RunContent(state, tuple(messages), blocks, own)
+
+
+async def _read_blocks(driver: JournalDriver, state: RunState, known: RunContent) -> BlocksInPlace:
+    """The texts of the blocks in the history; those that are known are not read again."""
+    if state.blocks.chain == known.blocks.chain:
+        return known.blocks
+    texts = {digest_message(message): message for _, message in known.blocks.items}
+    missing = [b.package for b in state.blocks if b.fact.digest not in texts]
+    for data in (await read_blobs(driver, state.run, missing)).values():
+        texts.update((digest_message(m), m) for block in _blocks_of(data) for m in block.messages)
+    placed = BlocksInPlace()
+    for block in state.blocks:
+        message = texts.get(block.fact.digest)
+        if message is None:
+            raise NotFoundError(f"a package of run {state.run!r} is no longer stored; start a new run")
+        placed = placed.add(block.position, {block.fact.digest: message})
+    return placed
+
+
+def _blocks_of(data: bytes) -> tuple[Block, ...]:
+    """The blocks that a step's output holds, or what a forget left of it."""
+    try:
+        return decode_json(bytes(blobs.decode_output(data).package), Package).blocks
+    except InvalidTypeError:
+        return blobs.decode_redacted(data).blocks

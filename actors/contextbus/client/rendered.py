@@ -4,12 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from contextbus.core.history import SourceHistory
+import msgspec
+
+from contextbus.core.history import SourceHistory, digest_message
 from contextbus.core.payload import interleave, start_rendering
+from contextbus.core.persistent import Vector
+from contextbus.core.placed_blocks import link_block
+from contextbus.core.prefix import withhold_thinking
 from contextbus.core.rendering import Rendering
 from contextbus_protocol.chat import ChatMessage
 
 PositionedBlock = tuple[int, ChatMessage]
+
+
+class BlocksInPlace(msgspec.Struct, frozen=True):
+    """The blocks in a run's history, each behind the first n source messages, in order.
+
+    ``chain`` is the fold's chain digest of them: two sides with the same one hold the same blocks.
+    """
+
+    items: Vector[PositionedBlock] = Vector()
+    chain: str = ""
+
+    def add(self, position: int, messages: Mapping[str, ChatMessage]) -> BlocksInPlace:
+        """These blocks with more behind them, by digest, all behind the first ``position`` source messages."""
+        chain = self.chain
+        for digest in messages:
+            chain = link_block(chain, position, digest)
+        return BlocksInPlace(self.items.extend((position, message) for message in messages.values()), chain)
+
+    def keep(self, count: int) -> BlocksInPlace:
+        """The blocks that stand within the first ``count`` source messages (D.F.14)."""
+        if all(position <= count for position, _ in self.items):
+            return self
+        kept = BlocksInPlace()
+        for position, message in self.items:
+            if position <= count:
+                kept = kept.add(position, {digest_message(message): message})
+        return kept
 
 
 class RenderedHistory(Mapping[str, Rendering]):
@@ -17,29 +49,36 @@ class RenderedHistory(Mapping[str, Rendering]):
 
     Args:
         history: the source messages.
-        blocks: the blocks that were placed, each behind the first n source messages, in order.
+        blocks: the blocks in it.
         before: the renderings of an earlier state.
+        stale: ranges of source messages whose thinking is left out (D.F.20).
     """
 
     def __init__(
-        self, history: SourceHistory, blocks: tuple[PositionedBlock, ...], before: RenderedHistory | None = None
+        self,
+        history: SourceHistory,
+        blocks: BlocksInPlace,
+        before: RenderedHistory | None = None,
+        stale: tuple[tuple[int, int], ...] = (),
     ) -> None:
         self.history = history
         self.blocks = blocks
+        self.stale = stale
         self.made: dict[str, Rendering] = {}
         self.base: tuple[int, int, dict[str, Rendering]] = (0, 0, {})
-        if before is not None and before.is_prefix_of(history, blocks):
+        if before is not None and before.is_prefix_of(history, blocks, stale):
             grown = {name: before[name] for name in before.made} or before.base[2]
-            at = (before.history.count, len(before.blocks)) if before.made else before.base[:2]
+            at = (before.history.count, len(before.blocks.items)) if before.made else before.base[:2]
             self.base = (*at, grown)
 
-    def is_prefix_of(self, history: SourceHistory, blocks: tuple[PositionedBlock, ...]) -> bool:
+    def is_prefix_of(self, history: SourceHistory, blocks: BlocksInPlace, stale: tuple[tuple[int, int], ...]) -> bool:
         """Whether a later state only adds behind this one."""
         mine = self.history
-        if not history.begins_with(mine):
+        if stale != self.stale or not history.begins_with(mine):
             return False
-        known = len(self.blocks)
-        return blocks[:known] == self.blocks and all(p >= mine.count for p, _ in blocks[known:])
+        known = len(self.blocks.items)
+        later = blocks.items
+        return later.begins_with(self.blocks.items) and all(p >= mine.count for p, _ in later.behind(known))
 
     def __getitem__(self, target: str) -> Rendering:
         made = self.made.get(target)
@@ -49,7 +88,10 @@ class RenderedHistory(Mapping[str, Rendering]):
             if base is None:
                 count, placed, base = 0, 0, start_rendering(target)
             new = [e.message for e in self.history[count:] if e.message is not None]
-            blocks = [(position - count, block) for position, block in self.blocks[placed:]]
+            for start, end in self.stale:
+                for index in range(max(start, count), min(end, count + len(new))):
+                    new[index - count] = withhold_thinking(new[index - count])
+            blocks = [(position - count, block) for position, block in self.blocks.items.behind(placed)]
             made = self.made[target] = base.extend(interleave(new, blocks))
         return made
 

@@ -7,34 +7,40 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from contextbus.client.callbacks import Callbacks, PrepareStep, RewriteQuery, StepContext
 from contextbus.client.compiled import CompiledStep, Tools
 from contextbus.client.given import GivenMessage, read_given, read_usage
 from contextbus.client.reading import RunContent, read_run
-from contextbus.client.rendered import PositionedBlock, RenderedHistory
+from contextbus.client.rendered import BlocksInPlace, RenderedHistory
 from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
 from contextbus.client.working_memory import RunWorkingMemory
+from contextbus.client.working_memory_tools import WorkingMemoryTools
 from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
-from contextbus.core.history import digest_message
-from contextbus.core.run import RunState
+from contextbus.core.history import SourceHistory, digest_message
+from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import tools_text
+from contextbus.core.working_memory_tools import DEFAULT_PREFIX
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
-from contextbus_protocol.codec import decode_json
+from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.commands import (
     AppendMessages,
     CompileStep,
+    OverflowStep,
     Recorded,
     ReportStep,
     RequestRefresh,
     StepCompiled,
 )
 from contextbus_protocol.digests import digest_text
-from contextbus_protocol.errors import InvalidRequestError, SourceFailedError
+from contextbus_protocol.errors import HookFailedError, InvalidRequestError, InvalidTypeError, SourceFailedError
 from contextbus_protocol.package import Package
 from contextbus_protocol.values import (
     ContextBudget,
     EstimatorSpec,
     Model,
+    ModelPrefix,
+    ParentRun,
     RefreshOptions,
     Scope,
     SourceSpec,
@@ -84,6 +90,10 @@ class Run:
         budget: ContextBudget,
         refresh: RefreshOptions,
         estimator: EstimatorSpec,
+        parent: ParentRun | None = None,
+        bound_models: tuple[ModelPrefix, ...] = (),
+        prepare_step: PrepareStep | None = None,
+        rewrite_query: RewriteQuery | None = None,
     ) -> None:
         self.id = run
         self.scope = scope
@@ -91,15 +101,20 @@ class Run:
         self._bus = bus
         self._budget = budget
         self._refresh = refresh
-        self._estimator = estimator
+        self._estimator = decode_json(encode_json(estimator), EstimatorSpec)  # as the log will have it, to the byte
+        self._parent = parent
+        self._bound_models = bound_models
+        self._prepare_step = prepare_step
+        self._rewrite_query = rewrite_query
         self._sender = Sender(bus.host, bus.tenant, run)
         self.working_memory = RunWorkingMemory(self._sender)
         self._content = RunContent(RunState(run))
-        self._blocks: tuple[PositionedBlock, ...] = ()
-        self._rendered = RenderedHistory(self._sender.handle.history, ())
+        self._blocks = BlocksInPlace()
+        self._rendered = RenderedHistory(self._sender.handle.history, self._blocks)
         self._own: set[str] = set()  # digests of every block that was sent: none is ever a message of the user
         self._open: CompiledStep | None = None
         self._open_count = 0
+        self._compiled: CompiledStep | None = None  # the last one, which an overflow may have compiled again
 
     @property
     def messages(self) -> tuple[object, ...]:
@@ -188,11 +203,14 @@ class Run:
             estimator=self._estimator,
             estimator_kind=estimator_kind,
             tools_digest=None if definitions is None else digest_text(definitions),
+            bound_models=self._bound_models,
         )
+        callbacks = self._callbacks(model)
 
         def make() -> CompileStep:
             if given is not None:
                 self._sender.handle = self._sender.handle.hand_over(given, self._own)
+            callbacks.see(self._sender.handle.history)
             return CompileStep(
                 **self._sender.head(command, seconds),
                 step=step,
@@ -200,14 +218,43 @@ class Run:
                 user_text=self._sender.handle.history.user_text,
                 options=options,
                 refresh=refresh,
+                callbacks=callbacks.names,
+                parent=self._parent,
             )
 
         try:
-            answer = await self._sender.race(make, StepCompiled, self.load)
+            answer = await self._sender.race(make, StepCompiled, self.load, callbacks.take)
         except SourceFailedError as exc:
             cause = self._bus.failure_of(self.id, exc.origin)
             raise exc from cause
-        return self._take_step(answer, model, definitions)
+        except HookFailedError as exc:
+            raise exc from callbacks.error
+        finally:
+            callbacks.close()
+        return await self._take_step(answer, model, callbacks.tools or definitions)
+
+    async def on_overflow(self, input_tokens: int | None = None, *, seconds: float = DEFAULT_SECONDS) -> CompiledStep:
+        """Compile the last step again for less, after the provider refused its request as too large (D.I.1, D.R.6).
+
+        No source is asked; what was retrieved for the step competes for the smaller room.
+
+        Args:
+            input_tokens: the limit that the request must keep to; by default one token below the counted size of the
+                request that was too large (D.I.5).
+            seconds: how long an attempt may take.
+
+        Raises:
+            InvalidTypeError: no step was compiled before (D.I.6).
+            ContextBudgetExceededError: mandatory content does not fit, phase ``overflow-retry`` (D.I.3).
+            StaleStepError: the step's outcome is recorded, or the history went on.
+            DeadlineExceededError: no answer came.
+        """
+        before = self._compiled
+        if before is None:
+            raise InvalidTypeError("no step was compiled; before_model_call comes before on_overflow")
+        command = OverflowStep(**self._sender.head(None, seconds), step=before.step, input_tokens=input_tokens)
+        answer = await self._sender.ask("selection", command, StepCompiled)
+        return await self._take_step(answer, before.model, before.tools)
 
     async def after_model_call(self, report: Report, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Record how the model call of the last step went; on success its block joins the history (D.F.13, D.R.4).
@@ -249,13 +296,35 @@ class Run:
         if step is None:
             await self.load()  # the step was another client's: its block is in the log
         elif succeeded:
-            self._blocks += tuple((self._open_count, m) for m in step.messages_of("append"))
+            kept = step.placed_messages()
+            self._blocks = self._blocks.add(self._open_count, {digest_message(m): m for m in kept})
 
     def _open_number(self) -> int | None:
         """The log's last step, if it is open and nothing came after what was read."""
         state = self._content.state
         is_open = state.last is not None and state.last.status == "open" and state.sequence == self._sender.handle.seen
         return state.last.step if is_open and state.last is not None else None
+
+    def working_memory_tools(
+        self, *, prefix: str = DEFAULT_PREFIX, agent_path: Sequence[str] = ()
+    ) -> WorkingMemoryTools:
+        """The model's tools over the run's working memory (D.Q.1); append the assistant's message before calling them.
+
+        Args:
+            prefix: what their names begin with.
+            agent_path: the agent that may write; others read only (D.Q.10).
+
+        Raises:
+            InvalidTypeError: the prefix is no part of a tool's name.
+        """
+        return self.working_memory.tools(prefix, agent_path, step=self._tool_step)
+
+    def _tool_step(self) -> int:
+        """The number of the step whose model call made the tool call, also after a restart."""
+        if self._compiled is not None:
+            return self._compiled.step
+        last = self._content.state.last
+        return 0 if last is None else last.step
 
     async def request_refresh(self, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Ask the sources again at the next step (D.G.5).
@@ -279,6 +348,7 @@ class Run:
                 **self._sender.head(command, seconds),
                 scope=self.scope,
                 estimator=self._estimator,
+                parent=self._parent,
                 history=self._sender.handle.new_messages(),
             )
 
@@ -289,14 +359,26 @@ class Run:
         """Note what the log holds now; blocks behind the part of the history that was kept left with it (D.F.14)."""
         handle = self._sender.handle
         if handle.kept < handle.base_count:
-            self._blocks = tuple((position, m) for position, m in self._blocks if position <= handle.kept)
+            self._blocks = self._blocks.keep(handle.kept)
         self._sender.handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
 
-    def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
+    def _callbacks(self, model: Model) -> Callbacks:
+        context = StepContext(run=self.id, step=0, messages=(), model=model)
+        return Callbacks(self._bus.host, self._prepare_step, self._rewrite_query, context)
+
+    async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
         self._acknowledge(answer)
-        self._rendered = RenderedHistory(self._sender.handle.history, self._blocks, self._rendered)
-        self._open_count = self._sender.handle.history.count
-        self._open = CompiledStep(
+        if answer.blocks != self._blocks.chain:
+            await self.load()  # blocks came or went that this client knows nothing of (D.J.6)
+        history = self._sender.handle.history
+        history = history.keep(min(answer.count, history.count))
+        self._rendered = RenderedHistory(history, self._blocks, self._rendered, answer.stale_thinking)
+        self._open_count = history.count
+        rendered = self._rendered
+        if answer.prepared is not None:  # for this request only, so nothing is grown from it
+            only = SourceHistory().append(answer.prepared, (0 for _ in answer.prepared))
+            rendered = RenderedHistory(only, BlocksInPlace())
+        self._open = self._compiled = CompiledStep(
             run=self.id,
             step=answer.step,
             command=answer.command,
@@ -305,11 +387,12 @@ class Run:
             reference=answer.reference,
             text=answer.package,
             package=decode_json(answer.package, Package),
-            model=model,
+            model=model if answer.options is None else answer.options.model,
             tools=tools,
             stored=answer.stored,
             durability=answer.durability,
-            histories=self._rendered,
+            histories=rendered,
+            codes=answer.warnings,
         )
         self._own.update(digest_message(m) for block in self._open.blocks for m in block.messages)
         return self._open

@@ -14,6 +14,7 @@ from contextbus.client.asking import ask
 from contextbus.core.handle import RunHandle
 from contextbus.runtime.clock import read_milliseconds
 from contextbus.runtime.host import Host
+from contextbus.runtime.reply_addresses import TakeQuestion
 from contextbus_protocol import subjects
 from contextbus_protocol.commands import AnyCommand
 from contextbus_protocol.errors import ConflictError, InvalidTypeError
@@ -68,7 +69,13 @@ class Sender:
             seen_memory=self.handle.seen_memory,
         )
 
-    async def ask(self, actor: subjects.ActorName, command: AnyCommand, answer: type[A]) -> A:
+    async def ask(
+        self,
+        actor: subjects.ActorName,
+        command: AnyCommand,
+        answer: type[A],
+        take_question: TakeQuestion | None = None,
+    ) -> A:
         """Ask an actor.
 
         Raises:
@@ -76,18 +83,25 @@ class Sender:
             ContextBusError: what the actor refuses with, in the class of its code (D.W.2).
             DeadlineExceededError: no answer came.
         """
-        got = await ask(self._host, actor, command)
+        got = await ask(self._host, actor, command, take_question)
         if not isinstance(got, answer):
             raise InvalidTypeError(f"{actor} answered with {type(got).__name__}, not {answer.__name__}; same release?")
         return got
 
-    async def race(self, make: Callable[[], AnyCommand], answer: type[A], reload: Callable[[], Awaitable[None]]) -> A:
+    async def race(
+        self,
+        make: Callable[[], AnyCommand],
+        answer: type[A],
+        reload: Callable[[], Awaitable[None]],
+        take_question: TakeQuestion | None = None,
+    ) -> A:
         """Ask selection, and where another client changed the history read the run and ask again.
 
         Args:
             make: makes the command from what the handle knows; the id of the first is kept.
             answer: the kind of the answer.
             reload: reads the run from the log.
+            take_question: takes questions to functions of the host.
 
         Raises:
             ConflictError: others changed the history each time.
@@ -95,12 +109,12 @@ class Sender:
         command = make()
         for race in range(RACES):
             try:
-                return await self.ask("selection", command, answer)
+                return await self.ask("selection", command, answer, take_question)
             except ConflictError:
                 await asyncio.sleep(random.random() * RACE_SECONDS * 2 ** min(race, 4))
                 await reload()
                 command = msgspec.structs.replace(make(), command=command.command)
-        return await self.ask("selection", command, answer)
+        return await self.ask("selection", command, answer, take_question)
 
 
 def new_id() -> str:

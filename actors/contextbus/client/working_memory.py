@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
+from contextbus.client.working_memory_tools import WorkingMemoryTools
+from contextbus.core.handle import RunHandle
+from contextbus.core.history import Entry, SourceHistory
+from contextbus.core.working_memory_checks import decode_patch
+from contextbus.core.working_memory_patch import PatchResult
+from contextbus.core.working_memory_tools import DEFAULT_PREFIX
+from contextbus_protocol.chat import ToolCall
 from contextbus_protocol.commands import (
     AnyCommand,
     CreateWorkingMemory,
@@ -23,15 +30,16 @@ from contextbus_protocol.working_memory import (
 
 
 class RunWorkingMemory:
-    """The working memory of one run; ``Run.working_memory`` is it."""
+    """The working memory of one run; ``Run.working_memory`` is it, and a handle for the model's tools (D.Q.1)."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self._known_calls = KnownCalls(lambda: sender.handle)
 
     async def create(
         self,
         *,
-        scope: str = "default",
+        scope: str | None = None,
         goal: str | None = None,
         constraints: Sequence[str] = (),
         tasks: TasksInput | None = None,
@@ -39,20 +47,31 @@ class RunWorkingMemory:
         snapshot: WorkingMemorySnapshot | None = None,
         seconds: float = DEFAULT_SECONDS,
     ) -> WorkingMemorySnapshot:
-        """Create the run's working memory (D.N.3), or take over a snapshot; ``seconds`` bound one attempt.
+        """Create the run's working memory (D.N.3), or take over a snapshot.
+
+        Args:
+            scope: a label (D.N.14), ``default`` without one.
+            goal: what the work is for.
+            constraints: limits that no model may change.
+            tasks: a task list, and which of its tasks is active.
+            goal_ref: links to a goal that is kept elsewhere.
+            snapshot: a snapshot to go on with, in place of all the others.
+            seconds: how long an attempt may take.
 
         Raises:
             InvalidTypeError: ``snapshot`` is given together with what a new one is made of (D.R.12).
             InvalidRequestError: the run has a working memory.
             DeadlineExceededError: no answer came.
         """
-        if snapshot is not None and (goal or constraints or tasks or goal_ref):
+        constraints = tuple(constraints)
+        given = constraints or any(value is not None for value in (scope, goal, tasks, goal_ref))
+        if snapshot is not None and given:
             raise InvalidTypeError("give a snapshot, or what a new working memory is made of, not both")
         create = CreateWorkingMemory(
             **self._sender.head(None, seconds),
-            scope=scope,
+            scope=(scope or "default") if snapshot is None else snapshot.scope,
             goal=goal,
-            constraints=tuple(constraints),
+            constraints=constraints,
             tasks=tasks,
             goal_ref=goal_ref,
             snapshot=snapshot,
@@ -82,17 +101,100 @@ class RunWorkingMemory:
             writer=writer,
             operations=operations,
         )
-        return await self._ask(PatchWorkingMemory(**self._sender.head(None, seconds), patch=patch))
+        return await self._send(patch, seconds)
 
-    async def read(self, *, seconds: float = DEFAULT_SECONDS) -> WorkingMemorySnapshot | None:
-        """The snapshot; None while there is none.
+    async def current(self) -> WorkingMemorySnapshot | None:
+        """The snapshot as it stands, for the model's tools (D.Q.1).
 
         Raises:
             DeadlineExceededError: no answer came.
         """
-        return (await self._ask(ReadWorkingMemory(**self._sender.head(None, seconds)))).snapshot
+        return await self.read()
+
+    async def apply(self, patch: WorkingMemoryPatch) -> PatchResult:
+        """Apply a patch, for the model's tools (D.Q.1).
+
+        An operation id that the log holds has no second effect, whoever applied it and however long ago: the answer is
+        ``duplicate`` with the revision and the ids of the first time (D.Q.12).
+
+        Raises:
+            InvalidTypeError: the patch is malformed (D.O.18).
+            NotFoundError: the run has no working memory.
+            DeadlineExceededError: no answer came; the patch may be applied again.
+        """
+        answer = await self._send(patch, DEFAULT_SECONDS)
+        match answer:
+            case WorkingMemoryState(
+                status="applied" | "duplicate" | "rejected" as status, snapshot=WorkingMemorySnapshot() as snapshot
+            ):
+                return PatchResult(status, snapshot, answer.reason, answer.ids, answer.revision)
+            case _:
+                raise InvalidTypeError(f"working-memory answered a patch with {answer.status!r}; same release?")
+
+    def tools(
+        self,
+        prefix: str = DEFAULT_PREFIX,
+        agent_path: Sequence[str] = (),
+        *,
+        step: Callable[[], int] | None = None,
+    ) -> WorkingMemoryTools:
+        """The model's tools over this working memory (D.Q.1); evidence is checked against the run's history (D.Q.14).
+
+        Args:
+            prefix: what the names of the tools begin with.
+            agent_path: the agent that may write (D.Q.10).
+            step: tells the model step whose tool calls are being answered; without it every call has to name it.
+
+        Raises:
+            InvalidTypeError: prefix or agent path is malformed.
+        """
+        return WorkingMemoryTools(self, prefix, agent_path, step=step, known_calls=self._known_calls)
+
+    async def read(self, *, seconds: float = DEFAULT_SECONDS) -> WorkingMemorySnapshot | None:
+        """The snapshot as the log holds it now, whoever wrote last; None while there is none.
+
+        Raises:
+            DeadlineExceededError: no answer came.
+        """
+        # an attempt after the first looks at the log, for what others wrote by another instance
+        head = self._sender.head(None, seconds)
+        head["attempt"] = 2
+        return (await self._ask(ReadWorkingMemory(**head))).snapshot
+
+    async def _send(self, patch: WorkingMemoryPatch, seconds: float) -> WorkingMemoryState:
+        # read anew, it is what another process reads from the log, down to which default stands for which word
+        command = PatchWorkingMemory(**self._sender.head(None, seconds), patch=decode_patch(patch))
+        return await self._ask(command)
 
     async def _ask(self, command: AnyCommand) -> WorkingMemoryState:
         answer = await self._sender.ask("working-memory", command, WorkingMemoryState)
         self._sender.handle = self._sender.handle.see_memory(answer.sequence)
         return answer
+
+
+class KnownCalls:
+    """The ids of the tool calls in a run's history, as its client knows it.
+
+    Only messages that came since the last look are read, unless the history was replaced.
+    """
+
+    def __init__(self, handle: Callable[[], RunHandle]) -> None:
+        self._handle = handle
+        self._history = SourceHistory()
+        self._ids: set[str] = set()
+
+    def __contains__(self, call: object) -> bool:
+        """Whether a tool call of this id is in the history."""
+        history, known = self._handle().history, self._history
+        if history.chain != known.chain:
+            if history.count < known.count or history.keep(known.count).chain != known.chain:
+                known, self._ids = SourceHistory(), set()
+            self._ids.update(_list_calls(history[known.count :]))
+            self._history = history
+        return call in self._ids
+
+
+def _list_calls(entries: Iterable[Entry]) -> Iterable[str]:
+    for entry in entries:
+        if entry.message is not None:
+            yield from (part.id for part in entry.message.content if isinstance(part, ToolCall))

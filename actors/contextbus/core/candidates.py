@@ -213,16 +213,19 @@ def _rank(offer: Offer) -> tuple[float, str, int, str]:
     return -candidate.score, candidate.record_id, -(candidate.revision or 0), candidate.digest
 
 
-def exclude_offers(offers: Sequence[Offer], placed: Sequence[PlacedEntry]) -> list[EntryReason | None]:
+def exclude_offers(
+    offers: Sequence[Offer], placed: Sequence[PlacedEntry], owed: Sequence[PlacedEntry] = ()
+) -> list[EntryReason | None]:
     """Why an offer may not compete, or ``None`` where it may, parallel to ``offers`` in entry order.
 
-    ``superseded``: an older revision than one offered by the same source or placed before (D.C.15, D.C.18).
+    ``superseded``: an older revision than one offered by the same source or placed before, whether that placement still
+    stands or is ``owed`` (D.C.15, D.C.18).
     ``already-placed``: an earlier package placed it, unchanged (D.C.10, D.C.11).  ``duplicate``: another offer has
     the same digest and goes first (D.C.14); one that is placed already goes before others that are not mandatory, so
     that no text is sent twice.
     """
     present = {(entry.source, entry.record_id, entry.revision, entry.digest) for entry in placed}
-    newest = _newest_revisions(offers, placed)
+    newest = _newest_revisions(offers, (*placed, *owed))
     reasons: list[EntryReason | None] = []
     digests: set[str] = set()
     live = 0

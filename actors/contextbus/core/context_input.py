@@ -20,7 +20,8 @@ class ContextInput(msgspec.Struct, frozen=True, kw_only=True):
 
     Token counts are in tokens.  ``results`` are the answers of the sources asked now, in source order, and
     ``restored`` the recorded offers of records whose block left the history (D.H.5), in source order too; ``placed``
-    are the entries that still stand in it.  ``pass_`` counts the retrievals so far, this one included (D.D.23).
+    are the entries that still stand in it, ``owed`` those that left it: no older revision may follow them (D.C.18).
+    ``pass_`` counts the retrievals so far, this one included (D.D.23).
     ``candidates_per_source`` makes ``compile_context`` cut longer answers (D.C.16).  ``estimator_kind`` only labels
     the manifest (D.M.16); ``tail_kept`` says that the model is one of D.F.8.
     """
@@ -34,6 +35,7 @@ class ContextInput(msgspec.Struct, frozen=True, kw_only=True):
     restored: tuple[SourceResult, ...] = ()
     working_memory: WorkingMemorySnapshot | None = None
     placed: tuple[PlacedEntry, ...] = ()
+    owed: tuple[PlacedEntry, ...] = ()
     query: str = ""
     refresh: RefreshReason = "initial"
     pass_: int = 1

@@ -58,7 +58,7 @@ def select(given: ContextInput, estimator: Estimator) -> Selection:
     offers = order_offers(given.results, given.restored)
     records = render_records((offer.source, offer.kind, offer.candidate) for offer in offers)
     costs, ignored = cost_records(offers, records, estimator)
-    reasons = exclude_offers(offers, given.placed)
+    reasons = exclude_offers(offers, given.placed, given.owed)
     owed = admit_mandatory(offers, costs, reasons)
     frame = _measure_frame(given, estimator) if offers else 0
     required = tail_cost.mandatory + (0 if owed is None else owed + frame)

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from contextbus.core.digest_set import DigestSet
+from contextbus.core.applied_operations import AppliedOperations
 from contextbus.core.recent import Recent
 from contextbus.core.run import ChainBrokenError
 from contextbus.core.working_memory_patch import (
     PatchResult,
     apply_working_memory_patch,
-    operation_digest,
     patch_sound_snapshot,
 )
 from contextbus_protocol import digests
@@ -28,18 +27,20 @@ from contextbus_protocol.working_memory import WorkingMemoryPatch, WorkingMemory
 
 
 class MemoryCommandFact(msgspec.Struct, frozen=True):
-    """A command that the log holds, with the ids of the items that it added."""
+    """A command that the log holds: the revision that its patch produced, and the ids of the items that it added."""
 
     command: str
     command_digest: str
+    revision: int | None = None
     ids: tuple[str, ...] = ()
 
 
 class MemoryState(msgspec.Struct, frozen=True):
     """The working memory of a run as of a commit.
 
-    ``applied`` are the operation ids of the whole run, as 16-byte digests (D.O.23); the snapshot itself carries none,
-    so that what a step uses does not grow with them.  ``snapshot_digest`` is over the snapshot's JSON bytes.
+    ``applied`` are the operation ids of the whole run, as 16-byte digests, with what each came to (D.O.23, D.Q.12); the
+    snapshot itself carries none, so that what a step uses does not grow with them.  ``snapshot_digest`` is over the
+    snapshot's JSON bytes.
     ``sound`` tells that the snapshot came of a patch of ours, so that the next one need not check it whole.
     """
 
@@ -49,7 +50,7 @@ class MemoryState(msgspec.Struct, frozen=True):
     snapshot: WorkingMemorySnapshot | None = None
     snapshot_digest: str = ""
     sound: bool = False
-    applied: DigestSet = DigestSet()
+    applied: AppliedOperations = AppliedOperations()
     recent: Recent[MemoryCommandFact] = Recent()
 
 
@@ -61,11 +62,13 @@ def fold_memory_commit(state: MemoryState, sequence: int, digest: str, commit: C
     """
     if commit.previous != state.digest:
         raise ChainBrokenError(f"commit {sequence} of run does not follow commit {state.sequence}")
+    revision: int | None = None
     ids: tuple[str, ...] = ()
     for event in commit.events:
-        state, added = fold_memory_event(state, event)
-        ids += added
-    fact = MemoryCommandFact(commit.command, commit.command_digest, ids)
+        state, result = fold_memory_event(state, event)
+        if result is not None:
+            revision, ids = result.revision, ids + result.ids
+    fact = MemoryCommandFact(commit.command, commit.command_digest, revision, ids)
     return msgspec.structs.replace(
         state,
         sequence=sequence,
@@ -87,27 +90,29 @@ def fold_memory_commits(state: MemoryState, commits: Iterable[tuple[int, str, Co
     return state
 
 
-def fold_memory_event(state: MemoryState, event: AnyEvent | UnknownEvent) -> tuple[MemoryState, tuple[str, ...]]:
-    """The state after one event, and the ids of the items that it added."""
+def fold_memory_event(state: MemoryState, event: AnyEvent | UnknownEvent) -> tuple[MemoryState, PatchResult | None]:
+    """The state after one event, and what it applied, if it did."""
     match event:
         case WorkingMemoryCreated(snapshot=snapshot):
             applied = state.applied
             for operation_id in snapshot.operation_ids:
-                applied = applied.add(operation_digest(operation_id))
-            return _with_snapshot(msgspec.structs.replace(state, applied=applied, sound=False), snapshot), ()
+                applied = applied.take_over(operation_id)
+            return _with_snapshot(msgspec.structs.replace(state, applied=applied, sound=False), snapshot), None
         case WorkingMemoryPatched(patch=patch, now=now):
             result = try_patch(state, patch, now)
             if result is None or result.status != "applied":
-                return state, ()
-            applied = state.applied.add(operation_digest(patch.operation_id))
+                return state, None
+            applied = state.applied.add(patch.operation_id, result.snapshot.revision, result.ids)
             state = msgspec.structs.replace(state, applied=applied, sound=True)
-            return _with_snapshot(state, result.snapshot), result.ids
+            return _with_snapshot(state, result.snapshot), result
         case _:
-            return state, ()
+            return state, None
 
 
 def try_patch(state: MemoryState, patch: WorkingMemoryPatch, now: int) -> PatchResult | None:
     """What a patch would come to; None while there is no working memory.
+
+    Of a duplicate, revision and ids are those that the operation came to when it was applied (D.Q.12).
 
     Raises:
         InvalidTypeError: the patch is malformed (D.O.18).
@@ -116,11 +121,14 @@ def try_patch(state: MemoryState, patch: WorkingMemoryPatch, now: int) -> PatchR
         return None
 
     def known(operation_id: str) -> bool:
-        return operation_digest(operation_id) in state.applied
+        return state.applied.find(operation_id) is not None
 
     if state.sound:
-        return patch_sound_snapshot(state.snapshot, patch, now=now, known=known)
-    return apply_working_memory_patch(state.snapshot, patch, now=now, known=known)
+        result = patch_sound_snapshot(state.snapshot, patch, now=now, known=known)
+    else:
+        result = apply_working_memory_patch(state.snapshot, patch, now=now, known=known)
+    found = state.applied.find(patch.operation_id) if result.status == "duplicate" else None
+    return result if found is None else msgspec.structs.replace(result, revision=found.revision, ids=found.ids)
 
 
 def find_memory_command(state: MemoryState, command: str) -> MemoryCommandFact | None:

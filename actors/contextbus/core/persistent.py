@@ -31,6 +31,28 @@ class Vector(msgspec.Struct, Generic[T], frozen=True):
             yield from chunk
         yield from self.rest
 
+    def backwards(self) -> Iterator[T]:
+        """The items from the last to the first."""
+        yield from reversed(self.rest)
+        for chunk in reversed(self.chunks):
+            yield from reversed(chunk)
+
+    def behind(self, count: int) -> Iterator[T]:
+        """The items behind the first ``count``."""
+        whole, offset = divmod(count, CHUNK)
+        for chunk in self.chunks[whole:]:
+            yield from chunk[offset:]
+            offset = 0
+        yield from self.rest[offset:]
+
+    def begins_with(self, other: Vector[T]) -> bool:
+        """Whether the items of another vector are the first of this one; shared chunks are compared by identity."""
+        whole = len(other.chunks)
+        if self.chunks[:whole] != other.chunks:
+            return False
+        mine = self.chunks[whole] if whole < len(self.chunks) else self.rest
+        return mine[: len(other.rest)] == other.rest
+
     def extend(self, items: Iterable[T]) -> Vector[T]:
         """This vector with the items behind it."""
         rest = (*self.rest, *items)

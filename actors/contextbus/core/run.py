@@ -1,111 +1,42 @@
-"""The fold of a run: what its log says, as one frozen value.
+"""The fold of a run: from its log to its state.
 
-Selection keeps it, replay rebuilds it, and both use these functions only.  It holds no text: ids, digests, counts.
+Selection keeps it, replay rebuilds it, and both use these functions only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
-from contextbus.core.history import Entry, SourceHistory
-from contextbus.core.recent import Recent
+from contextbus.core.calibration import calibrate_factor, is_usage
+from contextbus.core.history import Entry
+from contextbus.core.owed import owe_entries, redact_package, still_owed
+from contextbus.core.placed_blocks import PlacedBlock
+from contextbus.core.prefix import break_prefix, stale_ranges
+from contextbus.core.prepared import prepared_options
+from contextbus.core.run_state import CallStatus, CommandFact, LastStep, LoadedSkill, OwedEntry, RunState
+from contextbus.core.skill_loads import body_record
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
     AnyEvent,
-    BlockFact,
     CallFailed,
     CallSucceeded,
     Commit,
     HistoryReplaced,
     MessagesAppended,
+    PackageRedacted,
     RefreshRequested,
     RunStarted,
     StepCompiled,
     StepFailed,
     UnknownEvent,
 )
-from contextbus_protocol.package import CachePrefixCause
-from contextbus_protocol.values import EstimatorSpec, PlacedEntry, Scope
+from contextbus_protocol.values import PlacedEntry, SourceStatus, Usage
 
 
 class ChainBrokenError(InvalidTypeError):
     """A commit does not follow the one before: commits are missing, or the log was changed."""
-
-
-class CommandFact(msgspec.Struct, frozen=True):
-    """A command that the log holds: the same id and digest get the same answer."""
-
-    command: str
-    command_digest: str
-    sequence: int
-    digest: str
-    step: int | None = None
-    package: str | None = None
-    count: int = 0
-    chain: str = ""
-
-
-class PlacedBlock(msgspec.Struct, frozen=True):
-    """An append block in the request history: it stands behind the first ``position`` source messages."""
-
-    step: int
-    pass_: int
-    position: int
-    fact: BlockFact
-    package: str
-
-
-class LastStep(msgspec.Struct, frozen=True):
-    """The newest compiled step and how its model call went; ``scope`` is the one that its step asked for."""
-
-    step: int
-    scope: Scope
-    pass_: int
-    command: str
-    count: int
-    chain: str
-    provider: str
-    model_id: str
-    tools_digest: str | None
-    package: str
-    package_digest: str
-    sequence: int
-    digest: str
-    status: Literal["open", "succeeded", "failed"] = "open"
-    block: BlockFact | None = None
-    entries: tuple[PlacedEntry, ...] = ()
-
-
-class RunState(msgspec.Struct, frozen=True):
-    """A run as of a commit.
-
-    ``broken_prefix`` is set once the history that the last request began with was rewritten (D.F.22).
-    ``refused_task`` is the active task for which a pass limit was already reported (D.G.11).  ``memory_sequence`` is
-    the newest state of the working memory that a step was of: no later step is of an older one.
-    """
-
-    run: str
-    sequence: int = 0
-    digest: str = ""
-    scope: Scope | None = None
-    estimator: EstimatorSpec | None = None
-    history: SourceHistory = SourceHistory()
-    system_count: int = 0
-    blocks: tuple[PlacedBlock, ...] = ()
-    placed: tuple[PlacedEntry, ...] = ()
-    last: LastStep | None = None
-    broken_prefix: CachePrefixCause | None = None
-    passes: int = 0
-    last_refresh_step: int | None = None
-    last_active_task: str | None = None
-    refused_task: tuple[str | None, ...] = ()
-    refresh_requested: bool = False
-    memory_sequence: int = 0
-    inputs: str | None = None
-    recent: Recent[CommandFact] = Recent()
 
 
 def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> RunState:
@@ -167,60 +98,73 @@ def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, d
     """The state after one event; events of other parts and unknown ones change nothing."""
     replace = msgspec.structs.replace
     match event:
-        case RunStarted(scope=scope, estimator=estimator):
-            return replace(state, scope=scope, estimator=estimator)
+        case RunStarted(scope=scope, estimator=estimator, parent=parent):
+            return replace(state, scope=scope, estimator=estimator, parent=parent)
         case HistoryReplaced(keep=keep):
             return keep_messages(state, keep)
         case MessagesAppended():
-            return replace(
-                append_messages(state, event),
-                inputs=event.inputs,
-            )
+            return replace(append_messages(state, event), inputs=event.inputs)
         case StepCompiled():
             return _fold_step(state, event, sequence, digest, command)
-        case CallSucceeded(step=step):
-            return _settle(state, step, succeeded=True)
-        case CallFailed(step=step):
-            return _settle(state, step, succeeded=False)
+        case CallSucceeded(step=step, usage=usage):
+            return _succeed(state, step, usage)
+        case CallFailed(step=step, status=status):
+            return _fail(state, step, "overflow" if status == "overflow" else "failed")
         case RefreshRequested():
             return replace(state, refresh_requested=True)
+        case PackageRedacted():
+            return redact_package(state, event)
         case _:
             return state
 
 
 def keep_messages(state: RunState, keep: int) -> RunState:
-    """The state with only the first ``keep`` source messages; blocks behind them leave with them (D.F.14)."""
+    """The state with only the first ``keep`` source messages; blocks behind them leave with them (D.F.14).
+
+    Their records are owed to the run (D.H.5).
+    """
     if keep >= state.history.count:
         return state
-    broken = state.broken_prefix
     if state.last is not None and keep < state.last.count:
-        cause: CachePrefixCause = "system" if keep < state.system_count else "history"
-        broken = "system" if "system" in (cause, broken) else cause
-    kept = tuple(b for b in state.blocks if b.position <= keep)
-    steps = {(b.step, b.pass_) for b in kept}
-    return msgspec.structs.replace(
+        state = break_prefix(state, "system" if keep < state.system_count else "history", keep)
+    blocks, gone = state.blocks.drop(lambda block: block.position > keep)
+    unloaded = {body_record(s.skill) for s in state.skills if s.position >= keep}
+    state = msgspec.structs.replace(
         state,
         history=state.history.keep(keep),
         system_count=min(state.system_count, keep),
-        blocks=kept,
-        placed=tuple(p for p in state.placed if (p.step, p.pass_) in steps),
-        broken_prefix=broken,
+        blocks=blocks,
+        stale_thinking=tuple((start, min(end, keep)) for start, end in state.stale_thinking if start < keep),
+        skill_calls=tuple(pending for pending in state.skill_calls if pending[1] < keep),
+        skills=tuple(s for s in state.skills if s.position < keep),
     )
+    state = owe_entries(state, gone)
+    if not unloaded:
+        return state
+    return msgspec.structs.replace(state, owed=tuple(o for o in state.owed if o.entry.record_id not in unloaded))
 
 
 def append_messages(state: RunState, event: MessagesAppended) -> RunState:
     """The state with further source messages."""
     system_count = state.system_count
+    calls, skills = state.skill_calls, state.skills
     for index, fact in enumerate(event.messages, event.start):
-        if fact.role != "system" or system_count != index:
-            break
-        system_count += 1
+        if fact.role == "system" and system_count == index:
+            system_count += 1
+        if fact.role == "assistant":  # what it did not answer by now stays unanswered; ids may be used again
+            calls = tuple((call, index) for call in fact.skill_calls)
+        if fact.succeeded and calls:
+            loaded = tuple(call.skill for call, _ in calls if call.call in fact.succeeded)
+            skills = tuple(s for s in skills if s.skill not in loaded)
+            skills += tuple(LoadedSkill(skill, index) for skill in dict.fromkeys(loaded))
+            calls = tuple(pending for pending in calls if pending[0].call not in fact.succeeded)
     entries = (Entry(fact.digest, fact.eighteenths) for fact in event.messages)
-    return msgspec.structs.replace(state, history=state.history.extend(entries), system_count=system_count)
+    history = state.history.extend(entries)
+    return msgspec.structs.replace(state, history=history, system_count=system_count, skill_calls=calls, skills=skills)
 
 
 def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str, command: str) -> RunState:
-    block = next((b for b in event.blocks if b.placement == "append"), None)
+    options = prepared_options(event.options, event.prepared)
     entries = tuple(
         PlacedEntry(
             source=e.source,
@@ -237,7 +181,7 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
     )
     retrieved = event.pass_ > state.passes
     limited = event.fallback == "pass-limit"
-    model = event.options.model
+    served = retrieved or (event.redacted and not options.sources)
     return msgspec.structs.replace(
         state,
         last=LastStep(
@@ -247,17 +191,21 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
             command=command,
             count=event.count,
             chain=event.chain,
-            provider=model.provider,
-            model_id=model.model_id,
-            tools_digest=event.options.tools_digest,
+            options=options,
             package=event.package,
             package_digest=event.package_digest,
             sequence=sequence,
             digest=digest,
-            block=block,
+            block=next((b for b in event.blocks if b.placement == "append"), None),
+            tail=tuple(b for b in event.blocks if b.placement == "ephemeral-tail") if event.placement.tail_kept else (),
             entries=entries,
+            owed=state.owed,
+            estimated=event.budget.used_tokens + event.budget.selected_tokens,
+            prepared=event.prepared,
         ),
+        stale_thinking=stale_ranges(state, options, event.count),
         broken_prefix=None,
+        broken_at=None,
         memory_sequence=max(
             state.memory_sequence, 0 if event.working_memory is None else event.working_memory.sequence
         ),
@@ -266,24 +214,64 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
         last_active_task=event.active_task_id if retrieved else state.last_active_task,
         refused_task=(event.active_task_id,) if limited else () if retrieved else state.refused_task,
         refresh_requested=False if retrieved or limited else state.refresh_requested or event.host_request,
+        redaction_due=state.redaction_due and not served,
+        skills=_note_absent(state, event),
+        warned=(*state.warned, *(w for w in event.warnings if w not in state.warned)),
     )
 
 
-def _settle(state: RunState, step: int, *, succeeded: bool) -> RunState:
+def _note_absent(state: RunState, event: StepCompiled) -> tuple[LoadedSkill, ...]:
+    """The loaded skills, those marked whose body every source that was asked for it answered without (D.H.8)."""
+    if not event.demanded:
+        return state.skills
+    answered = {fact.source for fact in event.sources if fact.status is SourceStatus.OK}
+    offered = {entry.record_id for entry in event.entries}
+    asked = {record for _, record in event.demanded}
+    failed = {record for source, record in event.demanded if source not in answered}
+    gone = asked - failed - offered
+    return tuple(msgspec.structs.replace(s, absent=True) if body_record(s.skill) in gone else s for s in state.skills)
+
+
+def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
+    """The state once a call succeeded: its blocks join the history (D.F.13), its usage calibrates (D.M.5)."""
     last = state.last
     if last is None or last.step != step or last.status != "open":
         return state
-    status: Literal["succeeded", "failed"] = "succeeded" if succeeded else "failed"
-    last = msgspec.structs.replace(last, status=status)
-    if not succeeded or last.block is None or last.count > state.history.count:
-        return msgspec.structs.replace(state, last=last)
-    block = PlacedBlock(last.step, last.pass_, last.count, last.block, last.package)
+    state = _calibrate(state, last, usage)
+    settled = msgspec.structs.replace(last, status="succeeded")
+    state = msgspec.structs.replace(state, last=settled)
+    facts = last.tail if last.block is None else (last.block, *last.tail)
+    if last.count > state.history.count:
+        return state
+    blocks = (PlacedBlock(step, last.pass_, last.count, fact, last.package) for fact in facts)
+    placed = state.placed + (last.entries if last.block is not None else ())
+    owed = tuple(_wait(o) if o in last.owed else o for o in state.owed)
     return msgspec.structs.replace(
-        state,
-        last=last,
-        blocks=(*state.blocks, block),
-        placed=state.placed + last.entries,
+        state, blocks=state.blocks.add(*blocks), placed=placed, owed=still_owed(owed, placed)
     )
+
+
+def _wait(owed: OwedEntry) -> OwedEntry:
+    """What could have returned with a step and did not waits, unless it must be in the package (D.H.10)."""
+    return owed if owed.entry.mandatory else msgspec.structs.replace(owed, waits=True)
+
+
+def _calibrate(state: RunState, last: LastStep, usage: Usage | None) -> RunState:
+    spec = state.estimator
+    if spec is None or not spec.calibrate or usage is None:
+        return state
+    actual = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+    if not is_usage(actual) or not is_usage(last.estimated):
+        return state
+    factor = calibrate_factor(spec.factor, actual, last.estimated)
+    return msgspec.structs.replace(state, estimator=msgspec.structs.replace(spec, factor=factor, calibrated=True))
+
+
+def _fail(state: RunState, step: int, status: CallStatus) -> RunState:
+    last = state.last
+    if last is None or last.step != step or last.status != "open":
+        return state
+    return msgspec.structs.replace(state, last=msgspec.structs.replace(last, status=status))
 
 
 def find_command(state: RunState, command: str) -> CommandFact | None:

@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
-from contextbus.core.budget import usable_input_tokens
+from contextbus.core.bound_models import binds_thinking
+from contextbus.core.budget import require_count, usable_input_tokens
 from contextbus.core.context_input import ContextInput
 from contextbus.core.decision import decide
 from contextbus.core.estimate import Estimator
-from contextbus.core.history import digest_message, make_query
+from contextbus.core.history import MAX_QUERY, digest_message, make_query
+from contextbus.core.prefix import prefix_cause
 from contextbus.core.refresh import RefreshPlan, plan_refresh
-from contextbus.core.run import RunState, append_messages, keep_messages
+from contextbus.core.run import append_messages, keep_messages
+from contextbus.core.run_state import OwedEntry, RunState
+from contextbus.core.skill_loads import body_record, skill_facts
 from contextbus.core.working_memory_items import active_task
 from contextbus_protocol import digests
+from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commands import NewMessages
 from contextbus_protocol.commit_requests import HistoryFact
-from contextbus_protocol.errors import ConflictError, InvalidRequestError
-from contextbus_protocol.events import HistoryReplaced, MessageFact, MessagesAppended, RunStarted
+from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError
+from contextbus_protocol.events import HistoryReplaced, MessageFact, MessagesAppended, PreparedFact, RunStarted
 from contextbus_protocol.package import CachePrefixCause, StepDecision
-from contextbus_protocol.values import Scope, SourceResult, SourceStatus, StepOptions
+from contextbus_protocol.values import (
+    EstimatorSpec,
+    ParentRun,
+    PlacedEntry,
+    Scope,
+    SourceResult,
+    SourceStatus,
+    StepOptions,
+)
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
-POLICY: Final = 1
+_POLICY_RESTORING: Final = 2
+POLICY: Final = 2
 """The version of the rules of this folder: a commit names the one that decided it."""
+
+POLICIES: Final = (1, 2)
+"""The versions that this release can repeat: 1 restored no record and kept no tail."""
 
 
 class StepPlan(msgspec.Struct, frozen=True):
     """What is settled before any source is asked.
 
-    Token figures are in tokens; ``pass_`` is the number of retrievals once this step's is counted.
+    Token figures are in tokens; ``pass_`` is the number of retrievals once this step's is counted.  ``restore`` are the
+    records whose recorded offers compete again (D.H.5), ``demands`` what the run is owed of sources whatever the query
+    says, as (source, record id) (D.H.8).
     """
 
     step: int
@@ -42,10 +61,16 @@ class StepPlan(msgspec.Struct, frozen=True):
     pass_: int
     prefix_cause: CachePrefixCause | None
     active_task_id: str | None
+    restore: tuple[OwedEntry, ...] = ()
+    demands: tuple[tuple[str, str], ...] = ()
+    owed: tuple[PlacedEntry, ...] = ()
+    tail_kept: bool = False
+    redacted: bool = False
+    phase: Literal["compile", "overflow-retry"] = "compile"
 
 
 def take_messages(
-    state: RunState, new: NewMessages, scope: Scope, estimator: Estimator
+    state: RunState, new: NewMessages, scope: Scope, estimator: Estimator, parent: ParentRun | None = None
 ) -> tuple[RunState, HistoryFact]:
     """The run with the messages that a command brings, and what its commit says of them (D.F.19).
 
@@ -57,7 +82,7 @@ def take_messages(
         InvalidRequestError: the messages do not give the chain digest that the client names.
     """
     history = state.history
-    facts = tuple(MessageFact(digest_message(m), estimator.message(m), m.role) for m in new.messages)
+    facts = tuple(_fact_of(m, estimator) for m in new.messages)
     keep = new.keep
     if not 0 <= keep <= history.count:
         raise ConflictError("the run's history is shorter than the client's; read the run again")
@@ -77,7 +102,7 @@ def take_messages(
             raise ConflictError("others changed the run's history; read the run again")
         raise InvalidRequestError("the messages do not give the chain digest that the command names")
     return after, HistoryFact(
-        started=RunStarted(scope=scope, estimator=estimator.spec) if state.scope is None else None,
+        started=RunStarted(scope=scope, estimator=estimator.spec, parent=parent) if state.scope is None else None,
         replaced=replaced,
         start=keep,
         facts=facts,
@@ -85,6 +110,11 @@ def take_messages(
         chain=new.chain,
         count=after.history.count,
     )
+
+
+def _fact_of(message: ChatMessage, estimator: Estimator) -> MessageFact:
+    calls, succeeded = skill_facts(message)
+    return MessageFact(digest_message(message), estimator.message(message), message.role, calls, succeeded)
 
 
 def _known_prefix(state: RunState, keep: int, facts: tuple[MessageFact, ...]) -> int:
@@ -98,6 +128,12 @@ def _known_prefix(state: RunState, keep: int, facts: tuple[MessageFact, ...]) ->
     return known
 
 
+def counter_of(state: RunState, given: EstimatorSpec) -> EstimatorSpec:
+    """What a step of the run counts with: a run that calibrates has learned its factor (D.M.5, D.M.11)."""
+    pinned = state.estimator
+    return pinned if pinned is not None and pinned.calibrate else given
+
+
 def plan_step(
     state: RunState,
     *,
@@ -107,23 +143,31 @@ def plan_step(
     user_text: str,
     snapshot: WorkingMemorySnapshot | None,
     estimator: Estimator,
+    rewritten: str | None = None,
+    prepared: PreparedFact | None = None,
+    policy: int = POLICY,
 ) -> StepPlan:
     """Settle query, refresh, budget and cache prefix of a step.
 
     Args:
         state: the run with the step's messages.
         step: the step's number.
-        options: what the step is compiled for.
+        options: what the step is compiled for, with what the host's hook changed.
         host_request: whether the host asks for a retrieval with this step.
         user_text: the latest user text (D.G.17).
         snapshot: the working memory, if there is one.
         estimator: the counter of the step.
+        rewritten: the query that the host made of the step's own, if it did (D.A.9).
+        prepared: what the host's hook changed.
+        policy: the version of the rules to decide by.
 
     Raises:
         InvalidTypeError: the model's numbers are no counts (D.B.21).
     """
     task = None if snapshot is None else active_task(snapshot)
     query = make_query(None if task is None else task.title, user_text)
+    if rewritten is not None and query.strip():
+        query = rewritten[:MAX_QUERY]
     refresh = plan_refresh(
         state,
         options.refresh,
@@ -132,34 +176,90 @@ def plan_step(
         host_request=host_request,
         query=query,
         has_sources=bool(options.sources),
+        redacted=state.redaction_due,
     )
-    base = state.history.eighteenths + sum(b.fact.eighteenths for b in state.blocks)
+    returns = policy >= _POLICY_RESTORING
     return StepPlan(
         step=step,
         refresh=refresh,
         query=query,
         input_tokens=usable_input_tokens(options.model),
-        used_tokens=estimator.tokens(base) + options.overhead_tokens,
+        used_tokens=_used_tokens(state, options, prepared, estimator),
         pass_=state.passes + (1 if refresh.retrieve else 0),
-        prefix_cause=_prefix_cause(state, options),
+        prefix_cause=prefix_cause(state, options),
         active_task_id=None if task is None else task.id,
+        restore=tuple(o for o in state.owed if not o.waits) if returns else (),
+        demands=_demand_skills(state, options),
+        owed=tuple(o.entry for o in state.owed) if returns else (),
+        tail_kept=returns and binds_thinking(options.model, options.bound_models),
+        redacted=state.redaction_due,
     )
 
 
-def _prefix_cause(state: RunState, options: StepOptions) -> CachePrefixCause | None:
-    """Why the request does not begin as the last one did (D.F.15, D.F.16, D.F.22); None when it does."""
+def plan_overflow(
+    state: RunState,
+    *,
+    input_tokens: int,
+    query: str,
+    estimator: Estimator,
+    snapshot: WorkingMemorySnapshot | None,
+) -> StepPlan:
+    """Settle the run's last step again under a smaller limit: no source, no pass, the same candidates (D.I.1, D.I.4).
+
+    Args:
+        state: the run; its history is that of its last step.
+        input_tokens: the limit in tokens.
+        query: the query that the step's offers were found with.
+        estimator: the counter of the step.
+        snapshot: the working memory, if there is one.
+
+    Raises:
+        InvalidTypeError: the run has no step (D.I.6), or the limit is no count.
+    """
     last = state.last
     if last is None:
-        return None
-    if (last.provider, last.model_id) != (options.model.provider, options.model.model_id):
-        return "model"
-    if last.tools_digest != options.tools_digest:
-        return "tools"
-    if state.broken_prefix is not None:
-        return state.broken_prefix
-    if last.block is not None and not any(b.step == last.step for b in state.blocks):
-        return "history"  # the last request ended with a block whose call did not succeed (D.F.13)
-    return None
+        raise InvalidTypeError("no step was compiled; before_model_call comes before on_overflow")
+    require_count("input_tokens", input_tokens)
+    task = None if snapshot is None else active_task(snapshot)
+    return StepPlan(
+        step=last.step,
+        refresh=RefreshPlan("overflow-retry"),
+        query=query,
+        input_tokens=input_tokens,
+        used_tokens=_used_tokens(state, last.options, last.prepared, estimator),
+        pass_=state.passes,
+        prefix_cause=prefix_cause(state, last.options),
+        active_task_id=None if task is None else task.id,
+        owed=tuple(o.entry for o in state.owed),
+        tail_kept=binds_thinking(last.options.model, last.options.bound_models),
+        phase="overflow-retry",
+    )
+
+
+def overflow_limit(state: RunState, given: int | None) -> int:
+    """The limit of a step compiled again, in tokens: by default one below its request's counted size (D.I.5)."""
+    if given is not None:
+        return given
+    return 0 if state.last is None else max(0, state.last.estimated - 1)
+
+
+def _used_tokens(state: RunState, options: StepOptions, prepared: PreparedFact | None, estimator: Estimator) -> int:
+    """Tokens of the request before the compile: history with its blocks or what the hook gave, and overhead (D.B.3)."""
+    messages = None if prepared is None else prepared.messages
+    base = state.history.eighteenths + state.blocks.eighteenths if messages is None else messages.eighteenths
+    return estimator.tokens(base) + options.overhead_tokens
+
+
+def _demand_skills(state: RunState, options: StepOptions) -> tuple[tuple[str, str], ...]:
+    """The bodies of loaded skills that are neither in the history nor owed, of each source of skills (D.K.26)."""
+    if not state.skills:
+        return ()
+    sources = [spec.id for spec in options.sources if spec.kind == "skills"]
+    held = {(entry.source, entry.record_id) for entry in (*state.placed, *(o.entry for o in state.owed))}
+    bodies = [body_record(s.skill) for s in state.skills if not s.absent]
+    return tuple(
+        (source, body) for body in bodies if not any((source, body) in held for source in sources) for source in sources
+    )
 
 
 def decide_step(
@@ -170,24 +270,33 @@ def decide_step(
     results: Sequence[SourceResult],
     snapshot: WorkingMemorySnapshot | None,
     estimator: Estimator,
+    restored: Sequence[SourceResult] = (),
 ) -> StepDecision:
     """Select for a step.
 
     Args:
         state: the run with the step's messages.
-        plan: what ``plan_step`` settled.
+        plan: what ``plan_step`` or ``plan_overflow`` settled.
         options: what the step is compiled for.
         results: the sources' answers in source order; empty when none was asked.
         snapshot: the working memory, if there is one.
         estimator: the counter of the step.
+        restored: the recorded offers of ``plan.restore``, by source (D.H.5).
 
     Raises:
         ContextBudgetExceededError: mandatory content does not fit (D.B.15).
         InvalidRequestError: a required source failed (D.G.28).
     """
     if plan.refresh.skipped:
-        results = tuple(SourceResult(s.id, s.kind, SourceStatus.SKIPPED, required=s.required) for s in options.sources)
-    return decide(step_input(state, plan, options, tuple(results), snapshot), estimator)
+        asked = {result.source: result for result in results}
+        skipped = (
+            SourceResult(s.id, s.kind, SourceStatus.SKIPPED, required=s.required)
+            for s in options.sources
+            if s.id not in asked
+        )
+        unordered = {**asked, **{result.source: result for result in skipped}}
+        results = tuple(unordered[s.id] for s in options.sources)
+    return decide(step_input(state, plan, options, tuple(results), tuple(restored), snapshot), estimator)
 
 
 def step_input(
@@ -195,6 +304,7 @@ def step_input(
     plan: StepPlan,
     options: StepOptions,
     results: tuple[SourceResult, ...],
+    restored: tuple[SourceResult, ...],
     snapshot: WorkingMemorySnapshot | None,
 ) -> ContextInput:
     """The input of the pure compile for a step of a run."""
@@ -205,13 +315,18 @@ def step_input(
         used_tokens=plan.used_tokens,
         budget=options.budget,
         results=results,
+        restored=restored,
         working_memory=snapshot,
         placed=state.placed,
+        owed=plan.owed,
         query=plan.query,
         refresh=plan.refresh.reason,
         pass_=plan.pass_,
         fallback=plan.refresh.fallback,
+        redacted=plan.redacted,
         cache_prefix_changed=plan.prefix_cause is not None,
         cache_prefix_cause=plan.prefix_cause,
         estimator_kind=options.estimator_kind,
+        tail_kept=plan.tail_kept,
+        phase=plan.phase,
     )

@@ -84,13 +84,16 @@ class PatchResult(msgspec.Struct, frozen=True):
     """What became of a patch (D.O.3).
 
     ``snapshot`` is the very one that was given unless ``applied``; ``reason`` is set only when ``rejected``; ``ids``
-    are those of the items that the patch added, in the order of its operations.
+    are those of the items that the patch added, in the order of its operations.  ``revision`` is the one that the patch
+    produced.  Of a ``duplicate`` both are those of the first time where whoever applies patches remembers them, as a
+    run does.
     """
 
     status: PatchStatus
     snapshot: WorkingMemorySnapshot
     reason: PatchReason | None = None
     ids: tuple[str, ...] = ()
+    revision: int | None = None
 
 
 def operation_digest(operation_id: str) -> bytes:
@@ -164,7 +167,7 @@ def _apply(
     changed = draft.finish(operation_ids)
     if len(checked.operation_id) > TEXT_CHARACTERS or not within_limits(changed):
         return PatchResult("rejected", snapshot, "limit")
-    return PatchResult("applied", changed, ids=tuple(draft.added))
+    return PatchResult("applied", changed, ids=tuple(draft.added), revision=changed.revision)
 
 
 def _is_forbidden_to_model(snapshot: WorkingMemorySnapshot, operations: tuple[AnyOperation, ...]) -> bool:

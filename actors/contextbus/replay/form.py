@@ -8,16 +8,14 @@ repeats goes unnoticed there: the command's id, attempt and clock reading, the e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, get_args
-
-import msgspec
+from typing import Final, NamedTuple, TypedDict, get_args
 
 from contextbus import __version__
-from contextbus.actors.flight import digest_command
+from contextbus.actors.flight import StepCommand, digest_command
 from contextbus.actors.memory_requests import digest_request
 from contextbus.replay.run_log import LoggedCommit
 from contextbus_protocol import codec, digests
-from contextbus_protocol.commands import CompileStep, NewMessages, PatchWorkingMemory
+from contextbus_protocol.commands import CompileStep, NewMessages, OverflowStep, PatchWorkingMemory
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import AnyEvent, Commit, StepCompiled, UnknownEvent, WorkingMemoryPatched
 from contextbus_protocol.subjects import Part
@@ -78,7 +76,42 @@ def is_ours(commit: Commit) -> bool:
 
 def find_command_flaw(commit: Commit, event: StepCompiled, user_text: str) -> Flaw | None:
     """Hold what a step is recorded to be compiled for against the digest of its command."""
-    command = CompileStep(
+    history = NewMessages(base_count=0, base_chain="", keep=0, messages=(), chain=event.chain)
+    commands: tuple[StepCommand, ...]
+    if event.overflow is not None:
+        commands = tuple(
+            OverflowStep(**_head(commit), step=event.step, input_tokens=limit) for limit in (event.overflow, None)
+        )
+    else:
+        commands = tuple(
+            CompileStep(
+                **_head(commit),
+                step=step,
+                history=history,
+                user_text=user_text,
+                options=event.options,
+                refresh=event.host_request,
+            )
+            for step in (event.step, None)
+        )
+    known = [digest_command(command) for command in commands]
+    if not is_ours(commit) or commit.command_digest in known:
+        return None
+    return Flaw("commandDigest", commit.command_digest, known[0])
+
+
+class _Head(TypedDict):
+    run: str
+    tenant: str
+    command: str
+    attempt: int
+    reply_to: str
+    seconds_left: float
+    now: int
+
+
+def _head(commit: Commit) -> _Head:
+    return _Head(
         run=commit.run,
         tenant=commit.tenant,
         command=commit.command,
@@ -86,28 +119,11 @@ def find_command_flaw(commit: Commit, event: StepCompiled, user_text: str) -> Fl
         reply_to="",
         seconds_left=0.0,
         now=commit.at,
-        history=NewMessages(base_count=0, base_chain="", keep=0, messages=(), chain=event.chain),
-        user_text=user_text,
-        options=event.options,
-        refresh=event.host_request,
     )
-    digest = digest_command(msgspec.structs.replace(command, step=event.step))
-    if not is_ours(commit) or commit.command_digest in {digest, digest_command(command)}:
-        return None
-    return Flaw("commandDigest", commit.command_digest, digest)
 
 
 def _digest_patch(commit: Commit, event: WorkingMemoryPatched) -> str:
-    command = PatchWorkingMemory(
-        run=commit.run,
-        tenant=commit.tenant,
-        command=commit.command,
-        attempt=commit.attempt,
-        reply_to="",
-        seconds_left=0.0,
-        now=commit.at,
-        patch=event.patch,
-    )
+    command = PatchWorkingMemory(**_head(commit), patch=event.patch)
     return digest_request(command)
 
 

@@ -10,13 +10,15 @@ from typing import Literal, cast
 
 import msgspec
 
-from contextbus.actors.placement import compile_event
+from contextbus.actors.step_event import compile_event
 from contextbus.core.estimate import Estimator, make_estimator, recorded_estimator
-from contextbus.core.history import digest_message
+from contextbus.core.history import digest_message, latest_user_text
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.placement import place
-from contextbus.core.run import ChainBrokenError, RunState, fold_commit, fold_event
-from contextbus.core.step import POLICY, decide_step, plan_step
+from contextbus.core.prepared import fold_prepared, prepared_options
+from contextbus.core.run import ChainBrokenError, fold_commit, fold_event
+from contextbus.core.run_state import RunState
+from contextbus.core.step import POLICIES, counter_of, decide_step, plan_overflow, plan_step
 from contextbus.replay.form import find_command_flaw, find_flaws
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
@@ -24,20 +26,27 @@ from contextbus_protocol.chat import Text
 from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.events import MessagesAppended, StepCompiled, WorkingMemoryPatched, WorkingMemoryUsed
+from contextbus_protocol.events import (
+    MessagesAppended,
+    PackageRedacted,
+    PreparedFact,
+    StepCompiled,
+    WorkingMemoryPatched,
+    WorkingMemoryUsed,
+)
 from contextbus_protocol.package import CountFact, Package
 from contextbus_protocol.subjects import Part
 
 FetchBlob = Callable[[str], bytes | None]
-CheckStatus = Literal["same", "different", "missing", "unverifiable"]
+CheckStatus = Literal["same", "different", "missing", "redacted", "unverifiable"]
 _MESSAGE_EIGHTEENTHS = 72
 
 
 class Check(msgspec.Struct, frozen=True):
     """What came of one step, or of a commit that holds none.
 
-    ``missing`` means that a blob is gone (retention or a forget), ``unverifiable`` that this release no longer has the
-    policy.  ``expected`` is what the log says, ``got`` what the computation or the bytes gave.
+    ``missing`` means that a blob is gone, ``redacted`` that a forget took it, ``unverifiable`` that this release no
+    longer has the policy.  ``expected`` is what the log says, ``got`` what the computation or the bytes gave.
     """
 
     sequence: int
@@ -85,6 +94,7 @@ def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
     yield from _check_memory(log, states)
     memory = {0: MemoryState(log.run)} | {logged.sequence: state for logged, state in states}
     state = RunState(log.run)
+    redacted = frozenset(e.package for c in log.commits for e in c.commit.events if isinstance(e, PackageRedacted))
     for logged in log.commits:
         if logged.commit.previous != state.digest:
             yield Check(
@@ -97,7 +107,7 @@ def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
             return
         yield from _check_form(log.run, "run", logged, log.commits)
         try:
-            yield from _check_commit(state, logged, memory, fetch)
+            yield from _check_commit(state, logged, memory, fetch, redacted)
             state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
         except ContextBusError as exc:
             yield Check(logged.sequence, "different", field="events", expected="a commit that folds", got=exc.message)
@@ -119,25 +129,38 @@ def _check_memory(log: RunLog, states: Sequence[tuple[LoggedCommit, MemoryState]
         if revisions and revisions[-1] != got:
             field = "working-memory.revision"
             yield Check(logged.sequence, "different", None, field, str(revisions[-1]), str(got))
+        for event in logged.commit.events:
+            if isinstance(event, WorkingMemoryPatched) and event.ids:
+                known = state.applied.find(event.patch.operation_id)
+                ids = () if known is None else known.ids
+                if ids != event.ids:
+                    field = "working-memory.ids"
+                    yield Check(logged.sequence, "different", None, field, ", ".join(event.ids), ", ".join(ids))
 
 
 def _check_commit(
-    state: RunState, logged: LoggedCommit, memory: dict[int, MemoryState], fetch: FetchBlob
+    state: RunState,
+    logged: LoggedCommit,
+    memory: dict[int, MemoryState],
+    fetch: FetchBlob,
+    redacted: frozenset[str],
 ) -> Iterator[Check]:
     before = state
     for event in logged.commit.events:
         if isinstance(event, MessagesAppended):
             yield from _check_messages(before, logged, event, fetch)
         elif isinstance(event, StepCompiled):
-            if logged.commit.policy != POLICY:
+            if logged.commit.policy not in POLICIES:
                 yield Check(
                     logged.sequence,
                     "unverifiable",
                     event.step,
                     "policy",
                     str(logged.commit.policy),
-                    str(POLICY),
+                    ", ".join(map(str, POLICIES)),
                 )
+            elif event.package in redacted:
+                yield Check(logged.sequence, "redacted", event.step, "package", event.package, "redacted by a forget")
             else:
                 yield _check_step(before, logged, event, memory, fetch)
         before = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command)
@@ -234,10 +257,9 @@ def _check_step(
 
 def _estimator(state: RunState, event: StepCompiled, stored: Package) -> Estimator:
     """The step's counter; a tokenizer's counts are read, never made again (D.M.14)."""
-    spec = event.options.estimator
+    spec = counter_of(state, event.options.estimator)
     if spec.kind == "heuristic":
         return make_estimator(spec)
-    del state
     blocks = [m for b in stored.blocks for m in b.messages]
     counts = list(event.counts)
     for message, fact in zip(blocks, event.blocks, strict=False):
@@ -257,20 +279,31 @@ def _compute(
     estimator: Estimator,
 ) -> tuple[StepCompiled, str]:
     snapshot = memory.snapshot if event.working_memory is not None else None
-    plan = plan_step(
-        state,
-        step=event.step,
-        options=event.options,
-        host_request=event.host_request,
-        user_text=output.user_text,
-        snapshot=snapshot,
-        estimator=estimator,
-    )
+    options = prepared_options(event.options, event.prepared)
+    user_text = output.user_text if output.prepared is None else latest_user_text(output.prepared)
+    if event.overflow is not None:
+        plan = plan_overflow(
+            state, input_tokens=event.overflow, query=output.query or "", estimator=estimator, snapshot=snapshot
+        )
+    else:
+        plan = plan_step(
+            state,
+            step=event.step,
+            options=options,
+            host_request=event.host_request,
+            user_text=user_text,
+            snapshot=snapshot,
+            estimator=estimator,
+            rewritten=output.query if event.rewritten else None,
+            prepared=event.prepared,
+            policy=logged.commit.policy,
+        )
     decision = decide_step(
         state,
         plan,
-        options=event.options,
+        options=options,
         results=output.results,
+        restored=output.restored,
         snapshot=snapshot,
         estimator=estimator,
     )
@@ -299,15 +332,31 @@ def _compute(
         options=event.options,
         decision=decision,
         results=output.results,
-        query=plan.query if plan.refresh.retrieve else "",
+        restored=output.restored,
+        query=plan.query if plan.refresh.retrieve or event.overflow is not None else "",
         user_text=output.user_text,
         active_task_id=plan.active_task_id,
         host_request=event.host_request,
         working_memory=used,
+        rewritten=event.rewritten,
+        prepared=output.prepared,
+        prepared_fact=_prepared(event, output, estimator),
+        demanded=event.demanded,
+        overflow=event.overflow,
+        erasures=event.erasures,
+        usage=event.usage,
+        warnings=event.warnings,
     )
-    package = place(decision, output.results, snapshot, message.query)
+    package = place(decision, output.results, snapshot, message.query, output.restored)
     again, text, _ = compile_event(message, package, estimator)
     return again, text
+
+
+def _prepared(event: StepCompiled, output: blobs.StepOutput, estimator: Estimator) -> PreparedFact | None:
+    """What the host's hook changed, with number, chain and cost of its messages counted again (D.D.25)."""
+    if event.prepared is None or output.prepared is None:
+        return event.prepared
+    return msgspec.structs.replace(event.prepared, messages=fold_prepared(output.prepared, estimator))
 
 
 def first_difference(expected: object, got: object) -> tuple[str, str, str]:

@@ -30,7 +30,7 @@ from contextbus.runtime.journal import Journal
 from contextbus.runtime.logs import get_logger
 from contextbus.runtime.outbox import Arrivals, Outbox
 from contextbus.runtime.package_store import PackageStore
-from contextbus.runtime.reply_addresses import ReplyAddresses
+from contextbus.runtime.reply_addresses import ReplyAddresses, TakeQuestion
 from contextbus.runtime.run_states import RunState
 from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler, fits
 from contextbus.runtime.trampoline import Actor, Trampoline
@@ -201,12 +201,14 @@ class Host:
         if serve:
             self._served.add(spec.id)
 
-    def reply_address(self) -> tuple[str, asyncio.Future[AnyMessage]]:
+    def reply_address(self, take_question: TakeQuestion | None = None) -> tuple[str, asyncio.Future[AnyMessage]]:
         """Make an address for one answer, and what will hold it; cancelling the latter closes the address.
+
+        Questions to functions of the host that come before the answer are given to ``take_question``.
 
         The latter raises `BusUnavailableError` if nobody serves the subject to which the message was delivered.
         """
-        return self._addresses.open()
+        return self._addresses.open(take_question)
 
     def deliver(self, to: str, message: AnyMessage) -> None:
         """Send a message as a client does: to an actor of this process or over the bus.

@@ -1,12 +1,16 @@
-"""Addresses at which one answer each is waited for."""
+"""Addresses at which one answer each is waited for, and before it questions of whoever works on it."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 
 from contextbus.runtime.bus import BusUnavailableError
+from contextbus_protocol.callbacks import AskCallback
 from contextbus_protocol.messages import AnyMessage
+
+TakeQuestion = Callable[[AskCallback], None]
 
 
 class ReplyAddresses:
@@ -20,15 +24,23 @@ class ReplyAddresses:
         self._prefix = prefix
         self._counter = itertools.count(1)
         self._open: dict[str, asyncio.Future[AnyMessage]] = {}
+        self._questions: dict[str, TakeQuestion] = {}
 
-    def open(self) -> tuple[str, asyncio.Future[AnyMessage]]:
-        """Make an address, and what will hold the answer; cancelling the latter closes the address."""
+    def open(self, take_question: TakeQuestion | None = None) -> tuple[str, asyncio.Future[AnyMessage]]:
+        """Make an address, and what will hold the answer; cancelling the latter closes the address.
+
+        Args:
+            take_question: is called for each question to a function of the host that comes before the answer.
+        """
         future: asyncio.Future[AnyMessage] = asyncio.get_running_loop().create_future()
         address = f"{self._prefix}.{next(self._counter)}"
         self._open[address] = future
+        if take_question is not None:
+            self._questions[address] = take_question
 
         def close(future: asyncio.Future[AnyMessage]) -> None:
             self._open.pop(address, None)
+            self._questions.pop(address, None)
             if not future.cancelled():
                 future.exception()  # seen, even if whoever asked has gone
 
@@ -40,6 +52,11 @@ class ReplyAddresses:
         future = self._open.get(address)
         if future is None or future.done():
             return False
+        if isinstance(message, AskCallback):
+            take_question = self._questions.get(address)
+            if take_question is not None:
+                take_question(message)
+            return take_question is not None
         future.set_result(message)
         return True
 

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import anyio
 
 from contextbus.core.candidates import check_candidates
-from contextbus.sources.interface import MalformedAnswerError, Source, check_source
+from contextbus.runtime.logs import get_logger
+from contextbus.sources.accounting import Charge, unaccounted_tokens
+from contextbus.sources.functions import takes_charge
+from contextbus.sources.interface import Answer, FoundRecords, MalformedAnswerError, Source, check_source
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
+from contextbus_protocol.package import ContextWarning
 from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import MAX_SAFE_INTEGER, Candidate, Provenance
 
@@ -24,9 +29,19 @@ MAX_CANDIDATES: Final = 10_000
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 LONGEST_ID: Final = 512
 LONGEST_WORD: Final = 64
+MAX_WARNED_RUNS: Final = 4096
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 OnError = Callable[[Query, BaseException], None]
+OnWarning = Callable[[ContextWarning], None]
+
+_log = get_logger(__name__)
+
+
+class _Charged(Protocol):
+    """The query function of a source that charges what it spends."""
+
+    async def __call__(self, query: Query, *, charge: Charge | None = None) -> Answer | FoundRecords: ...
 
 
 class Handler:
@@ -37,6 +52,7 @@ class Handler:
         concurrency: How many queries run at once.
         on_error: Told the exception that a source raised, or what its answer lacks, in process only; the text goes
             no further (D.W.2).
+        on_warning: Told ``unaccounted-usage`` once for each run that pays, for a host that asks by itself (D.L.5).
 
     Raises:
         InvalidTypeError: it is no usable source (D.K.20).
@@ -44,7 +60,12 @@ class Handler:
     """
 
     def __init__(
-        self, source: Source, *, concurrency: int = DEFAULT_CONCURRENCY, on_error: OnError | None = None
+        self,
+        source: Source,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        on_error: OnError | None = None,
+        on_warning: OnWarning | None = None,
     ) -> None:
         if concurrency < 1:
             raise RangeError("concurrency must be at least 1")
@@ -52,6 +73,9 @@ class Handler:
         self.running = 0
         self._concurrency = concurrency
         self._on_error = on_error
+        self._on_warning = on_warning
+        self._takes_charge = takes_charge(source.query, 1)
+        self._warned: OrderedDict[str, None] = OrderedDict()
 
     async def __call__(self, query: Query) -> Offered | Failed:
         """Ask the source; every outcome but cancellation is a message."""
@@ -67,7 +91,7 @@ class Handler:
         seconds = query.seconds_left if query.seconds_left > 0 else 0.0  # NaN is not above 0 either
         try:
             with anyio.move_on_after(seconds):
-                return self._offer(query, await self.source.query(query))
+                return await self._find(query)
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             # Nobody cancels us: the source let out a cancellation of its own, and that is a failure.
@@ -82,7 +106,22 @@ class Handler:
             return self._raised(query, exc)
         return self._failed(query, "timeout")
 
-    def _offer(self, query: Query, answer: object) -> Offered | Failed:
+    async def _find(self, query: Query) -> Offered | Failed:
+        if query.accounting is None or not self._takes_charge:
+            return self._offer(query, await self.source.query(query))
+        charge = Charge()
+        try:
+            return self._offer(query, await cast("_Charged", self.source.query)(query, charge=charge), charge)
+        finally:
+            # What was spent is spent, also if nothing came of it.
+            if self._on_warning is not None and unaccounted_tokens(charge.usage()) is not None:
+                self._warn(self._on_warning, query.accounting.run)
+
+    def _offer(self, query: Query, found: object, charge: Charge | None = None) -> Offered | Failed:
+        answer: object = found.candidates if isinstance(found, FoundRecords) else found
+        erasures = found.erasures if isinstance(found, FoundRecords) else None
+        if not _is_count(erasures):
+            raise MalformedAnswerError("erasures must be the sequence of a commit, an integer from 0")
         # Before anything is read: the digests of a very long answer would hold everybody up.
         if _count(answer) > MAX_CANDIDATES:
             return self._failed(query, "error", "payload_too_large")
@@ -90,8 +129,25 @@ class Handler:
         if sum(map(_measure, candidates)) > MAX_ANSWER_BYTES:
             return self._failed(query, "error", "payload_too_large")
         return Offered(
-            run=query.run, token=query.token, source=self.source.id, kind=self.source.kind, candidates=candidates
+            run=query.run,
+            token=query.token,
+            source=self.source.id,
+            kind=self.source.kind,
+            candidates=candidates,
+            usage=() if charge is None else charge.usage(),
+            erasures=erasures,
         )
+
+    def _warn(self, tell: OnWarning, run: str) -> None:
+        if run in self._warned:
+            return
+        self._warned[run] = None
+        if len(self._warned) > MAX_WARNED_RUNS:
+            self._warned.popitem(last=False)
+        try:
+            tell(ContextWarning("unaccounted-usage", source=self.source.id))
+        except Exception as exc:  # whoever is told changes nothing (D.W.4)
+            _log.warning("on_warning_failed", source=self.source.id, error=type(exc).__name__)
 
     def _raised(self, query: Query, exc: BaseException, code: str = "error") -> Failed:
         if self._on_error is not None:
@@ -113,9 +169,15 @@ class Handler:
         )
 
 
-def handler(source: Source, *, concurrency: int = DEFAULT_CONCURRENCY, on_error: OnError | None = None) -> Handler:
+def handler(
+    source: Source,
+    *,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    on_error: OnError | None = None,
+    on_warning: OnWarning | None = None,
+) -> Handler:
     """Make the in-process form of a worker: ``async (Query) -> Offered | Failed``."""
-    return Handler(source, concurrency=concurrency, on_error=on_error)
+    return Handler(source, concurrency=concurrency, on_error=on_error, on_warning=on_warning)
 
 
 def check_answer(answer: object) -> tuple[Candidate, ...]:

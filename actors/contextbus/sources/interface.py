@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
+import msgspec
+
+from contextbus.core.scope import narrow
+from contextbus.sources.accounting import Charge
+from contextbus.sources.functions import DEFAULT_THREADS, UserFunction
 from contextbus_protocol import subjects
 from contextbus_protocol.digests import clean_text, digest_text
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.questions import Query
-from contextbus_protocol.values import SOURCE_KINDS, Candidate, Provenance, SourceKind
+from contextbus_protocol.values import SOURCE_KINDS, Candidate, Provenance, Scope, SourceKind
 
 Answer = Sequence[Candidate]
 AsyncFunction = Callable[[Query], Awaitable[Answer]]
 SyncFunction = Callable[[Query], Answer]
 
-DEFAULT_THREADS = 8
-
 
 class MalformedAnswerError(InvalidTypeError):
     """A source answered what is no list of candidates (D.K.27)."""
+
+
+class FoundRecords(msgspec.Struct, frozen=True):
+    """An answer of a source whose records can be forgotten.
+
+    ``erasures`` is the sequence of the tenant's erasures that it is as of: what was forgotten up to there is not in it.
+    """
+
+    candidates: Answer
+    erasures: int | None = None
 
 
 @runtime_checkable
@@ -49,8 +59,31 @@ class Source(Protocol):
         """Whether a step fails without it."""
         ...
 
-    async def query(self, query: Query) -> Answer:
-        """Find candidates, best first, ``query.limit`` of them; nothing found is an empty list (D.K.19)."""
+    async def query(self, query: Query) -> Answer | FoundRecords:
+        """Find candidates, best first, ``query.limit`` of them; nothing found is an empty list (D.K.19).
+
+        One that has a keyword ``charge`` gets a ``Charge`` with each query that somebody accounts for (D.K.10).
+        """
+        ...
+
+
+@runtime_checkable
+class Pinned(Protocol):
+    """A source that reads within a scope of its own (D.K.2)."""
+
+    @property
+    def pinned_scope(self) -> Scope | None:
+        """That scope; None if it is pinned to nothing, and reads at the scope of each request."""
+        ...
+
+
+@runtime_checkable
+class Fixed(Protocol):
+    """A pinned source that may read at one scope alone, as a session does (D.K.5)."""
+
+    @property
+    def fixed_scope(self) -> Scope | None:
+        """The scope at which it reads, whatever a request leaves open; None if requests narrow the pinned one."""
         ...
 
 
@@ -91,26 +124,16 @@ class FunctionSource:
         self.kind: SourceKind = kind
         self.required = required
         self._function = function
-        self._threads = threads
-        self._executor: ThreadPoolExecutor | None = None
+        self._call = UserFunction(function, name=str(id), arguments=1, threads=threads)
         check_source(self)
 
     def __call__(self, query: Query) -> Awaitable[Answer] | Answer:
         """Call the function itself."""
         return self._function(query)
 
-    async def query(self, query: Query) -> Answer:
-        """Await an async function; run any other in a worker thread."""
-        if is_async(self._function):
-            found = self._function(query)
-        else:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"source-{self.id}")
-            # Threads of its own, so that functions which do not end take up those and no others: later queries wait
-            # for one within their deadline, and a query that is given up leaves its thread behind.
-            context = contextvars.copy_context()
-            found = await asyncio.wrap_future(self._executor.submit(context.run, self, query))
-        return await found if inspect.isawaitable(found) else found
+    async def query(self, query: Query, *, charge: Charge | None = None) -> Answer:
+        """Await an async function; run any other in a thread.  One with a keyword ``charge`` gets it (D.K.10)."""
+        return cast("Answer", await self._call(query, charge=charge))
 
 
 def source(
@@ -126,8 +149,12 @@ def source(
         kind: ``memory``, ``rag``, ``transcript`` or ``skills``.
         required: Whether a step fails when this source does.
 
+    A function with a keyword ``charge`` gets a ``Charge`` with each query that somebody accounts for, and is called
+    without it else (D.K.10).
+
     Raises:
-        InvalidTypeError: the id or kind is not usable, or what is decorated cannot be called (D.K.20).
+        InvalidTypeError: the id or kind is not usable, what is decorated cannot be called, or its ``charge`` has no
+            default (D.K.20).
     """
 
     def decorate(function: AsyncFunction | SyncFunction) -> FunctionSource:
@@ -136,10 +163,16 @@ def source(
     return decorate
 
 
-def is_async(function: object) -> bool:
-    """Whether calling something gives an awaitable: an async function, or an object whose call is one."""
-    call = type(function).__dict__.get("__call__")
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+def scope_read(source: object, requested: Scope) -> Scope:
+    """The scope at which a source reads for a request: its own as the request narrows it, or a fixed one (D.K.5).
+
+    Raises:
+        ScopeConflictError: the request names somebody else than the source's own scope (D.K.3).
+    """
+    pinned = source.pinned_scope if isinstance(source, Pinned) else None
+    narrowed = requested if pinned is None else narrow(pinned, requested)
+    fixed = source.fixed_scope if isinstance(source, Fixed) else None
+    return narrowed if fixed is None else fixed
 
 
 def check_source(candidate_source: object) -> Source:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, overload
 
 import anyio
 
+from contextbus.core.scope import narrow
 from contextbus.runtime.journal import Journal
-from contextbus.sources.database import MEMORY
-from contextbus.sources.interface import Answer, candidate, check_source
-from contextbus.sources.memory_index import SCHEMA_VERSION, MemoryIndex
+from contextbus.sources.citations import open_citations
+from contextbus.sources.forgetting import Forgetting, Redact, Redactions
+from contextbus.sources.interface import FoundRecords, candidate, check_source, scope_read
+from contextbus.sources.memory_index import SCHEMA_VERSION, open_index
+from contextbus.sources.memory_session import MemorySession
 from contextbus.sources.memory_store import ANY_SCOPE, MemoryStore
 from contextbus.sources.worker import AdminReply, AdminRequest
-from contextbus_protocol import subjects
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import digest_bytes
-from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.memory_records import (
+    AllowRecords,
+    Forget,
+    Forgotten,
+    ListRecords,
+    RecordsAllowed,
+    RecordsListed,
+    Remember,
+    Remembered,
+)
 from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Provenance, Scope, SourceKind
 
@@ -32,28 +44,48 @@ class MemorySource:
     Args:
         store: The store; its source id is this source's id.
         required: Whether a step fails without it.
-        keep_seconds: How often the index follows erasures of other processes while nobody asks.
+        keep_seconds: How often the indexes follow other processes while nobody asks.
+        session: A session of the store: the source reads and is administered at its scope.
+        forgetting: Redacts the packages that hold forgotten records; without it they keep their copy.
+
+    Attributes:
+        pinned_scope: The session's scope, or the store's; None if the store is pinned to nothing (D.K.5).
+        fixed_scope: The session's scope: a request that leaves fields of it open, or sets others, changes nothing.
     """
 
     kind: SourceKind = "memory"
 
-    def __init__(self, store: MemoryStore, *, required: bool = False, keep_seconds: float = KEEP_SECONDS) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        required: bool = False,
+        keep_seconds: float = KEEP_SECONDS,
+        session: MemorySession | None = None,
+        forgetting: Forgetting | None = None,
+    ) -> None:
         self.id = store.source
         self.required = required
         self.store = store
-        self.options_digest = digest_bytes(encode_json((SCHEMA_VERSION, store.scope)))
+        scope = store.scope if session is None else session.scope
+        self.pinned_scope: Scope | None = None if scope == ANY_SCOPE else scope
+        self.fixed_scope: Scope | None = None if session is None else scope
+        options = (SCHEMA_VERSION, store.scope) if session is None else (SCHEMA_VERSION, store.scope, scope)
+        self.options_digest = digest_bytes(encode_json(options))
         self._keep_seconds = keep_seconds
+        self._forgetting = forgetting
         check_source(self)
 
-    async def query(self, query: Query) -> Answer:
-        """The best records within the query's scope, narrowed to the store's (D.K.2, D.K.24).
+    async def query(self, query: Query) -> FoundRecords:
+        """The best records within the query's scope narrowed to the store's, or at the session's (D.K.2, D.K.24).
 
         Raises:
-            ScopeConflictError: the scope names nobody (B61), or lies outside the store's.
+            ScopeConflictError: the scope names nobody (B61), or lies outside the pinned one.
             DeadlineExceededError: the stream does not answer.
         """
-        hits = await self.store.search(query.text, query.scope, limit=query.limit, seen=query.seen)
-        return [
+        scope = scope_read(self, query.scope)
+        hits, marks = await self.store.search_as_of(query.text, scope, limit=query.limit, seen=query.seen)
+        found = [
             candidate(
                 hit.record.record_id,
                 hit.record.text,
@@ -63,9 +95,10 @@ class MemorySource:
             )
             for hit in hits
         ]
+        return FoundRecords(found, erasures=marks.erasures)
 
     async def administer(self, request: AdminRequest) -> AdminReply:
-        """Remember, forget or list.
+        """Remember, forget, list or allow.
 
         Raises:
             ContextBusError: as ``MemoryStore`` does.
@@ -74,34 +107,72 @@ class MemorySource:
             case Remember():
                 return await self._remember(request)
             case Forget():
-                erased = await self.store.forget(request.record_id, scope=request.scope, message_id=request.message_id)
-                return Forgotten(
-                    run=request.run,
-                    message_id=request.message_id,
-                    record_id=erased.record_id,
-                    revisions=erased.revisions,
-                    sequence=erased.sequence,
-                )
+                return await self._forget(request)
             case ListRecords():
                 limit = max(0, min(request.limit, MAX_LISTED))
-                records, sequence = await self.store.list_records(request.scope, limit=limit)
+                records, sequence = await self.store.list_records(self._narrow(request.scope), limit=limit)
                 return RecordsListed(run=request.run, message_id=request.message_id, records=records, sequence=sequence)
+            case AllowRecords():
+                digests, sequence = await self.store.allow(
+                    request.digests, record_id=request.record_id, message_id=request.message_id
+                )
+                return RecordsAllowed(
+                    run=request.run, message_id=request.message_id, digests=digests, sequence=sequence
+                )
 
     async def keep(self) -> None:
-        """Follow the stream while nobody asks, so that what others forget leaves this index too."""
+        """Follow the streams while nobody asks."""
         while True:
-            await self.store.catch_up()
+            await self.follow()
             await anyio.sleep(self._keep_seconds)
 
+    async def follow(self) -> None:
+        """Bring the indexes up to date, and redact what commits have shown of forgotten records since (D.J.4).
+
+        What others forget leaves this index too, and a step that was under way while a record was forgotten is found.
+
+        Raises:
+            DeadlineExceededError: the streams do not answer.
+        """
+        await self.store.catch_up()
+        if self._forgetting is not None:
+            await self._forgetting.settle()
+
     async def aclose(self) -> None:
-        """Close the store's index."""
+        """Close the store's indexes."""
         await self.store.aclose()
+        if self._forgetting is not None:
+            await self._forgetting.aclose()
+
+    def _narrow(self, requested: Scope) -> Scope:
+        """Requests that write stay within the pinned scope, and may say more exactly whose record it is (D.K.2)."""
+        return requested if self.pinned_scope is None else narrow(self.pinned_scope, requested)
+
+    async def _forget(self, request: Forget) -> Forgotten:
+        """Erase a record, then all packages that hold it; answered when both are done (D.J.7)."""
+        scope = self._narrow(request.scope)
+        erased = await self.store.forget(request.record_id, scope=scope, message_id=request.message_id)
+        done = Redactions()
+        if self._forgetting is not None:
+            blobs = await self._forgetting.settle(erased.record_id)
+            done = await self._forgetting.report(erased.record_id, erased.texts, blobs)
+        return Forgotten(
+            run=request.run,
+            message_id=request.message_id,
+            record_id=erased.record_id,
+            revisions=erased.revisions,
+            sequence=erased.sequence,
+            redacted=done.runs,
+            blobs=done.blobs,
+            messages=None if done.quotations is None else done.quotations.messages,
+            items=None if done.quotations is None else done.quotations.items,
+        )
 
     async def _remember(self, request: Remember) -> Remembered:
         kinds = tuple(sorted({ref.kind for ref in request.source_refs})) or _HOST
         stored = await self.store.remember(
             request.text,
-            scope=request.scope,
+            scope=self._narrow(request.scope),
             message_id=request.message_id,
             now=request.now,
             record_id=request.record_id,
@@ -118,27 +189,58 @@ class MemorySource:
         )
 
 
+@overload
 def memory_source(
     journal: Journal,
     tenant: str,
     *,
     data: Path | str | None = None,
+    id: str = DEFAULT_ID,
+    required: bool = False,
+    scope: Scope = ANY_SCOPE,
+    redact: Redact | None = None,
+) -> MemorySource: ...
+
+
+@overload
+def memory_source(*, session: MemorySession, required: bool = False) -> MemorySource: ...
+
+
+def memory_source(
+    journal: Journal | None = None,
+    tenant: str | None = None,
+    *,
+    data: Path | str | None = None,
     id: str = DEFAULT_ID,  # noqa: A002  (the word that users write)
     required: bool = False,
     scope: Scope = ANY_SCOPE,
+    redact: Redact | None = None,
+    session: MemorySession | None = None,
 ) -> MemorySource:
-    """Make the memory source of a tenant.
+    """Make a memory source, from a session or from a store with a pinned scope (D.K.1).
 
     Args:
         journal: The streams of the tenant.
         tenant: The tenant.
         data: The folder for the index file; without it the index is in memory.
-        id: The source's id.
+        id: The source's id; that of a session is its store's.
         required: Whether a step fails without it.
         scope: What the source is pinned to; requests narrow it (D.K.2).
+        redact: Has redactions recorded in the logs of runs; without it packages keep what was forgotten.
+        session: A session, instead of all of these but ``required``: the source reads at its scope.
+
+    Raises:
+        InvalidTypeError: there is neither a session nor a journal with its tenant, or both.
     """
-    path: Path | str = MEMORY
-    if data is not None:
-        path = Path(data) / f"memory-{subjects.encode_name(tenant)}-{subjects.encode_name(id)}.sqlite"
-    store = MemoryStore(journal, tenant, MemoryIndex(path), source=id, scope=scope)
-    return MemorySource(store, required=required)
+    if session is not None:
+        given = (journal, tenant, data, redact)
+        if any(one is not None for one in given) or id != DEFAULT_ID or scope != ANY_SCOPE:
+            raise InvalidTypeError("a session has its store and scope already: give session= and required= alone")
+        return MemorySource(session.store, required=required, session=session)
+    if journal is None or tenant is None:
+        raise InvalidTypeError("a memory source needs a journal and a tenant, or session=")
+    store = MemoryStore(journal, tenant, open_index(tenant, id, data), source=id, scope=scope)
+    forgetting: Forgetting | None = None
+    if redact is not None:
+        forgetting = Forgetting(journal, tenant, id, open_citations(tenant, id, data), redact)
+    return MemorySource(store, required=required, forgetting=forgetting)

@@ -56,8 +56,8 @@ class MemoryFeed:
         # How far the index is at least: spares a look into it while nothing is new.
         self._known = Marks()
 
-    async def ask(self, question: Callable[[], T], seen: int = 0) -> tuple[T, int]:
-        """Ask the index once it has caught up; gives the answer and the sequence that it is as of.
+    async def ask(self, question: Callable[[], T], seen: int = 0) -> tuple[T, Marks]:
+        """Ask the index once it has caught up; gives the answer and the sequences that it is as of.
 
         Raises:
             DeadlineExceededError: the stream does not answer, or the index cannot keep up.
@@ -69,7 +69,7 @@ class MemoryFeed:
             )
             # A damaged file is made anew by whoever stumbles on it: what it answered then was from an empty one.
             if after.records >= before.records and after.erasures >= before.erasures:
-                return answer, before.records
+                return answer, before
             self._known = after
         raise DeadlineExceededError("the memory index is damaged again and again; look at the disk of its folder")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from contextbus.sources import vectors as vector_table
 from contextbus.sources.chunking import DEFAULT_TARGET_TOKENS, chunk_text
 from contextbus.sources.database import MEMORY, Database
 from contextbus.sources.documents import (
@@ -23,17 +24,24 @@ from contextbus.sources.documents import (
     read_file,
     survey_folder,
 )
+from contextbus.sources.fusion import fuse_ranks
 from contextbus.sources.lexical import TOKENIZER, match_expression, score_of, spread
+from contextbus.sources.vectors import Missing, Near
 from contextbus_protocol.codec import encode_json
-from contextbus_protocol.digests import digest_bytes
+from contextbus_protocol.digests import digest_bytes, digest_text
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+FUSED_DEPTH: Final = 100
 _BATCH_BYTES: Final = 2 * 1024 * 1024
 _RECENT_NANOSECONDS: Final = 2_000_000_000
 _SCHEMA: Final = f"""
 CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER NOT NULL, changed INTEGER NOT NULL, digest TEXT NOT NULL);
-CREATE TABLE chunks (id INTEGER PRIMARY KEY, record_id TEXT NOT NULL UNIQUE, path TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE chunks (
+    id INTEGER PRIMARY KEY, record_id TEXT NOT NULL UNIQUE, path TEXT NOT NULL, digest TEXT NOT NULL, text TEXT NOT NULL
+);
 CREATE INDEX chunks_of_file ON chunks (path);
+CREATE INDEX chunks_of_digest ON chunks (digest);
+{vector_table.VECTORS_SCHEMA};
 CREATE VIRTUAL TABLE words USING fts5(heading, body, tokenize = '{TOKENIZER}')
 """
 _SEARCH: Final = """
@@ -88,6 +96,7 @@ class RagIndex:
         path: The index file; several processes may share it.
         patterns: Names or relative paths of the files to take, as ``fnmatch`` patterns.
         target_tokens: The longest chunk, in tokens of four characters.
+        embedder: The name of what makes the vectors, where there are any; a search may ask for them.
     """
 
     def __init__(
@@ -97,16 +106,19 @@ class RagIndex:
         *,
         patterns: tuple[str, ...] = DEFAULT_PATTERNS,
         target_tokens: int = DEFAULT_TARGET_TOKENS,
+        embedder: str = "",
     ) -> None:
         self._folder = folder
         self._patterns = patterns
         self._target_tokens = target_tokens
         settings = encode_json((SCHEMA_VERSION, patterns, target_tokens, TOKENIZER))
-        self.options_digest = digest_bytes(settings)
-        # The folder belongs to the file, not to what workers must agree on: it may lie elsewhere on each machine.
+        self.options_digest = digest_bytes(settings + embedder.encode())
+        # The folder belongs to the file, not to what workers must agree on: it may lie elsewhere on each machine.  The
+        # embedder does not: vectors are kept by name, so that one file serves searches with and without them.
         version = int(digest_bytes(settings + str(folder.absolute()).encode())[-7:], 16) + 1
         self._refreshing = threading.Lock()
         self._stopped = threading.Event()
+        self._orphans = True  # an earlier refresh may have been interrupted before it took them away
         self._writer = Database(path, schema=_SCHEMA, version=version, full_text=("words",))
         # Searches do not wait for a long refresh, where a file lets two connections see the same.
         self._reader = self._writer
@@ -138,22 +150,66 @@ class RagIndex:
             survey = survey_folder(self._folder, self._patterns, check=self._check)
             return self._writer.use(lambda connection: self._refresh(connection, survey, progress))
 
-    def search(self, text: str, limit: int) -> tuple[Hit, ...]:
-        """The best chunks for a text, best first, ties by record id (D.C.2)."""
+    def search(self, text: str, limit: int, near: Near | None = None) -> tuple[Hit, ...]:
+        """The best chunks for a text, best first, ties by record id (D.C.2).
+
+        Args:
+            text: What is asked.
+            limit: How many chunks at most.
+            near: The vector of the text: the ranking by words and the one by cosine are fused by reciprocal rank.
+
+        Raises:
+            DimensionError: the vector differs in dimensions from those in the index.
+        """
+        if limit < 1:
+            return ()
         expression = match_expression(text)
-        if expression is None or limit < 1:
+        if expression is None and near is None:
             return ()
         before = self._reader.generation
-        rows = self._find(expression, limit)
+        hits = self._find(expression, limit, near)
         if before not in (0, self._reader.generation):
             # The file was damaged and is empty now.
             self.refresh()
-            rows = self._find(expression, limit)
-        hits = (Hit(record_id, found, score_of(rank)) for record_id, found, rank in rows)
-        return tuple(sorted(hits, key=lambda hit: (-hit.score, hit.record_id)))
+            hits = self._find(expression, limit, near)
+        return hits
 
-    def _find(self, expression: str, limit: int) -> list[tuple[str, str, float]]:
-        return self._reader.use(lambda connection: connection.execute(_SEARCH, (expression, limit)).fetchall())
+    def has_vectors(self, embedder: str) -> bool:
+        """Whether there is any vector of an embedder."""
+        return self._reader.use(lambda connection: vector_table.read_dimensions(connection, embedder)) > 0
+
+    def read_missing(self, embedder: str, after: int, limit: int) -> tuple[Missing, ...]:
+        """The first chunks behind a row that have no vector of an embedder."""
+        return self._reader.use(lambda connection: vector_table.read_missing(connection, embedder, after, limit))
+
+    def add_vectors(self, embedder: str, vectors: Mapping[str, Sequence[float]]) -> None:
+        """Keep vectors of length 1 by the digest of their text.
+
+        Raises:
+            DimensionError: they differ in dimensions, from each other or from those that are there.
+        """
+
+        def write(connection: sqlite3.Connection) -> None:
+            with self._writer.writing(connection):
+                vector_table.insert_vectors(connection, embedder, vectors)
+
+        self._writer.use(write)
+
+    def _find(self, expression: str | None, limit: int, near: Near | None) -> tuple[Hit, ...]:
+        depth = limit if near is None else max(limit, FUSED_DEPTH)
+
+        def find(connection: sqlite3.Connection) -> tuple[Hit, ...]:
+            rows = () if expression is None else connection.execute(_SEARCH, (expression, depth)).fetchall()
+            hits = (Hit(record_id, found, score_of(rank)) for record_id, found, rank in rows)
+            worded = tuple(sorted(hits, key=lambda hit: (-hit.score, hit.record_id)))
+            if near is None:
+                return worded
+            nearest = vector_table.find_nearest(connection, near, depth)
+            texts = {**dict(nearest), **{hit.record_id: hit.text for hit in worded}}
+            fused = fuse_ranks((tuple(hit.record_id for hit in worded), tuple(found for found, _ in nearest)))
+            return tuple(Hit(record_id, texts[record_id], score) for record_id, score in fused[:limit])
+
+        return self._reader.use(find)
 
     def _check(self) -> None:
         if self._stopped.is_set():
@@ -167,6 +223,7 @@ class RagIndex:
         }
         gone = sorted(known.keys() - {file.path for file in files})
         due = [file for file in files if known.get(file.path, (0, 0))[:2] != (file.size, file.changed)]
+        self._orphans = self._orphans or bool(gone or due)
         scrub = self._remove(connection, gone)
         batch: list[_Prepared] = []
         pending = 0
@@ -180,6 +237,11 @@ class RagIndex:
                 batch, pending = [], 0
             if progress is not None:
                 progress(done, len(due))
+        if self._orphans:
+            with self._writer.writing(connection):
+                # Only now: a text that moved to another file keeps its vector.
+                scrub = vector_table.delete_orphans(connection) or scrub
+            self._orphans = False
         if scrub:
             self._writer.scrub(connection)
         (chunks,) = connection.execute("SELECT count(*) FROM chunks").fetchone()
@@ -245,7 +307,8 @@ class RagIndex:
             self._check()  # the transaction is taken back as a whole
             body = text.removeprefix(heading + "\n") if heading else text
             row = connection.execute(
-                "INSERT INTO chunks (record_id, path, text) VALUES (?, ?, ?)", (record_id, path, text)
+                "INSERT INTO chunks (record_id, path, digest, text) VALUES (?, ?, ?, ?)",
+                (record_id, path, digest_text(text), text),
             ).lastrowid
             connection.execute(
                 "INSERT INTO words (rowid, heading, body) VALUES (?, ?, ?)", (row, spread(heading), spread(body))

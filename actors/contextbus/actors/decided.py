@@ -1,0 +1,137 @@
+"""A step that lacks nothing: with which offers it is decided, and what placement gets (design: section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from contextbus.actors import gather
+from contextbus.actors.flight import Flight, Prepared
+from contextbus.actors.recorded import Tokenizers, estimator_of, head_of
+from contextbus.actors.settle import snapshot_of
+from contextbus.core.owed import restore_results
+from contextbus.core.prefix import stale_ranges
+from contextbus.core.run_state import RunState
+from contextbus.core.step import decide_step
+from contextbus_protocol.blobs import StepOutput
+from contextbus_protocol.commands import CompileStep, OverflowStep
+from contextbus_protocol.commit_requests import Place, WorkingMemoryInput
+from contextbus_protocol.errors import InvalidRequestError
+from contextbus_protocol.events import WorkingMemoryUsed
+from contextbus_protocol.values import SourceResult
+
+replace = msgspec.structs.replace
+
+
+def restored_of(flight: Flight, prepared: Prepared) -> tuple[tuple[SourceResult, ...], tuple[tuple[str, str], ...]]:
+    """The recorded offers that compete again, and all that the run is owed of its sources (D.H.5, D.H.8)."""
+    command, plan = flight.command, prepared.plan
+    if isinstance(command, OverflowStep):
+        output = stored_output(flight)
+        return () if output is None else output.restored, ()
+    if not plan.restore:
+        return (), plan.demands
+    offers = {o.package: o.results for o in flight.offers}
+    sources = [s.id for s in prepared.options.sources]
+    restored, missing = restore_results(plan.restore, offers, sources)
+    owed = tuple(
+        (o.entry.source, o.entry.record_id) for o in missing if o.entry.mandatory and o.entry.source in sources
+    )
+    return restored, plan.demands + owed
+
+
+def place_of(
+    fold: RunState,
+    flight: Flight,
+    results: Sequence[SourceResult],
+    tenant: str,
+    inbox: str,
+    tokenizers: Tokenizers,
+) -> Place:
+    """Decide a settled step with the answers at hand: what placement is to render and commit.
+
+    Raises:
+        ContextBudgetExceededError: mandatory content does not fit (D.B.15).
+        InvalidRequestError: the flight is not a settled step.
+    """
+    command, prepared = flight.command, flight.prepared
+    if not isinstance(command, CompileStep | OverflowStep) or prepared is None:
+        raise InvalidRequestError("only a settled step is placed")
+    items, plan = flight.items, prepared.plan
+    snapshot = snapshot_of(flight)
+    restored, demands = restored_of(flight, prepared)
+    decision = decide_step(
+        prepared.after,
+        plan,
+        options=prepared.options,
+        results=results,
+        restored=restored,
+        snapshot=snapshot,
+        estimator=estimator_of(fold, prepared.options.estimator, tokenizers),
+    )
+    used = None
+    if items is not None and snapshot is not None:
+        used = WorkingMemoryInput(
+            WorkingMemoryUsed(items.sequence, snapshot.revision, items.digest),
+            replace(snapshot, operation_ids=()),
+        )
+    usage = gather.usage_of(flight)
+    unaccounted = any(not u.reported for u in usage) and "unaccounted-usage" not in fold.warned
+    place = Place(
+        run=command.run,
+        head=head_of(fold, flight, tenant, inbox),
+        history=prepared.history,
+        options=prepared.options,
+        decision=decision,
+        results=tuple(results),
+        restored=restored,
+        query=plan.query if plan.refresh.retrieve else "",
+        active_task_id=plan.active_task_id,
+        working_memory=used,
+        prepared_fact=prepared.hook,
+        demanded=demands if flight.gathered != "nothing" else (),
+        erasures=flight.erasures,
+        usage=usage,
+        warnings=("unaccounted-usage",) if unaccounted else (),
+        blocks=prepared.after.blocks.chain,
+        stale_thinking=stale_ranges(prepared.after, prepared.options, prepared.history.count) if plan.tail_kept else (),
+    )
+    if isinstance(command, OverflowStep):
+        output = stored_output(flight)
+        return replace(
+            place,
+            query=plan.query,
+            user_text="" if output is None else output.user_text,
+            prepared=None if output is None else output.prepared,
+            overflow=plan.input_tokens,
+        )
+    return replace(
+        place,
+        options=command.options,  # as the command has them: what the hook changed is a fact of its own
+        user_text=command.user_text,
+        host_request=command.refresh,
+        rewritten=flight.rewrite is not None and plan.refresh.retrieve,
+        prepared=None if flight.hook is None else flight.hook.messages,
+    )
+
+
+def results_of(flight: Flight) -> tuple[SourceResult, ...]:
+    """The answers that a step is decided with: what was gathered if it is due, or those of the step compiled again."""
+    prepared = flight.prepared
+    if isinstance(flight.command, OverflowStep):
+        output = stored_output(flight)
+        return () if output is None else output.results
+    if prepared is None or flight.gathered == "nothing":
+        return ()
+    results = gather.in_order(flight, prepared.options)
+    if prepared.plan.refresh.retrieve or flight.gathered == "records":
+        return results
+    # another step served the refresh meanwhile: only what is owed is taken (D.G.14, D.G.31)
+    owed = {source for source, _ in restored_of(flight, prepared)[1]}
+    return tuple(r for r in results if r.source in owed)
+
+
+def stored_output(flight: Flight) -> StepOutput | None:
+    """What the step to compile again has stored (D.I.1)."""
+    return next((o.output for o in flight.offers if o.output is not None), None)

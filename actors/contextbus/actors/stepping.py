@@ -1,0 +1,202 @@
+"""How a step gets on: it sees to one need after the other until it can be decided (D.R.2).
+
+Pure functions of fold and flight; selection keeps the state and the queue.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeGuard
+
+import msgspec
+
+from contextbus.actors import append, decided, gather, recorded
+from contextbus.actors.effects import Effects, Fetch, Load, Scatter, Send, Timer
+from contextbus.actors.flight import Flight
+from contextbus.actors.needs import AskHost, AskSources, Decide, ReadErasures, ReadOffers, next_need, note_offers
+from contextbus.actors.recorded import Tokenizers
+from contextbus.actors.settle import settle_step
+from contextbus.core.run_state import RunState
+from contextbus_protocol.callbacks import AskCallback, CallbackAnswered
+from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.errors import (
+    ContextBudgetExceededError,
+    ContextBusError,
+    HookFailedError,
+    SourceFailedError,
+    error_of,
+)
+from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.outcomes import Fetched, Loaded
+from contextbus_protocol.questions import Failed, Offered
+
+ANSWER_SHARE: Final = 0.8
+"""The part of the time left that sources and the host's functions get; the rest is for deciding and storing."""
+
+StepAnswer = Offered | Failed | CallbackAnswered | Fetched | Loaded
+
+replace = msgspec.structs.replace
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """The instance of selection that a step is at: whose runs, where answers go, where placement takes requests."""
+
+    tenant: str
+    inbox: str
+    placement: str
+    tokenizers: Tokenizers
+
+
+def advance(fold: RunState, flight: Flight, at: Instance) -> tuple[Flight, Effects]:
+    """See to what the step lacks; once it lacks nothing, have it placed.
+
+    Raises:
+        ContextBusError: the step cannot be compiled, and nothing of it is to be recorded.
+    """
+    run = flight.command.run
+    try:
+        flight, need = next_need(fold, flight, at.tokenizers)
+        match need:
+            case Decide():
+                return _place(fold, flight, at)
+            case AskHost():
+                return _ask_host(flight, need, at)
+            case ReadOffers(packages):
+                return replace(flight, phase="fetch", reading=packages), (Fetch(run, packages, flight.token),)
+            case AskSources(demands):
+                return _ask_sources(fold, flight, demands, at)
+            case ReadErasures(after):
+                return replace(flight, phase="erasures"), (Load(run, "erasures", after, flight.token),)
+    except (ContextBudgetExceededError, HookFailedError, SourceFailedError) as exc:
+        return record_failure(fold, flight, at, exc, ())
+
+
+def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effects]:
+    """Ask a function of the host, at the step's reply address, with a timer for its part of the time (D.W.4)."""
+    command, prepared = flight.command, flight.prepared
+    assert prepared is not None
+    seconds = command.seconds_left * ANSWER_SHARE
+    ask = AskCallback(
+        run=command.run,
+        command=command.command,
+        token=flight.token,
+        reply_to=at.inbox,
+        name=need.name,
+        step=prepared.plan.step,
+        seconds_left=seconds,
+        query=need.query,
+    )
+    timer = Timer(command.run, gather.end_token(flight), seconds)
+    return replace(flight, phase="callback"), (Send(command.reply_to, ask, command.reply_as), timer)
+
+
+def _ask_sources(
+    fold: RunState, flight: Flight, demands: tuple[tuple[str, str], ...], at: Instance
+) -> tuple[Flight, Effects]:
+    command, prepared = flight.command, flight.prepared
+    assert prepared is not None
+    estimator = recorded.estimator_of(fold, prepared.options.estimator, at.tokenizers)
+    flight = replace(forget_answers(flight), gathers=flight.gathers + 1, offers=flight.offers)
+    queries = gather.first_queries(flight, prepared, demands, at.tenant, at.inbox, estimator)
+    share = command.seconds_left * ANSWER_SHARE
+    half = Timer(command.run, gather.half_token(flight), share / 2)
+    end = Timer(command.run, gather.end_token(flight), share)
+    return replace(flight, phase="gather", queries=queries), (Scatter(queries), half, end)
+
+
+def is_awaited(message: AnyMessage, flight: Flight) -> TypeGuard[StepAnswer]:
+    """Whether a message is an answer that the step waits for in its phase."""
+    match message:
+        case Offered() | Failed():
+            return flight.phase == "gather"
+        case CallbackAnswered():
+            return flight.phase == "callback"
+        case Fetched():
+            return flight.phase == "fetch"
+        case Loaded(part="erasures"):
+            return flight.phase == "erasures"
+        case _:
+            return False
+
+
+def take_answer(flight: Flight, message: AnyMessage) -> tuple[Flight, Effects, bool]:
+    """The flight with an answer, what it makes necessary, and whether the step may go on.
+
+    Raises:
+        ContextBusError: log or store could not be read.
+    """
+    match message:
+        case Offered() | Failed():
+            return _take_result(flight, message)
+        case CallbackAnswered(name="prepare-step") if flight.hook is None:
+            flight = replace(flight, phase="open", hook=message, prepared=None)
+            return flight, gather.cancel_timers(flight), True
+        case CallbackAnswered(name="rewrite-query") if flight.rewrite is None and flight.prepared is not None:
+            flight = replace(flight, phase="open", rewrite=message, prepared=None)
+            return flight, gather.cancel_timers(flight), True
+        case Fetched(code=None, blobs=found):
+            return replace(note_offers(flight, flight.reading, dict(found)), phase="open"), (), True
+        case Loaded(code=None):
+            return replace(gather.drop_erased(flight, message), phase="open"), (), True
+        case Fetched(code=code) | Loaded(code=code) if code is not None:
+            raise error_of(code, f"what the step needs of the log could not be read; {append.LOOK}")
+        case _:
+            return flight, (), False
+
+
+def _take_result(flight: Flight, message: Offered | Failed) -> tuple[Flight, Effects, bool]:
+    refusal = gather.take_refusal(flight, message) if isinstance(message, Failed) else None
+    if refusal is not None:
+        flight, queries = refusal
+        return flight, (Scatter(queries),) if queries else (), False
+    flight = gather.add_result(flight, message)
+    if not gather.is_complete(flight):
+        return flight, (), False
+    return end_gather(flight), gather.cancel_timers(flight), True
+
+
+def end_gather(flight: Flight) -> Flight:
+    """The flight once its sources have answered or their time is over."""
+    asked = any(not query.only_records for query in flight.queries)
+    return replace(flight, phase="open", gathered="all" if asked else "records")
+
+
+def forget_answers(flight: Flight) -> Flight:
+    """The flight as before anything was asked or read: what it holds may hold what was forgotten."""
+    return replace(
+        flight,
+        offers=(),
+        results=(),
+        queries=(),
+        gathered="nothing",
+        erasures=None,
+        asked_again=(),
+        asked_half=(),
+        refused=(),
+    )
+
+
+def _place(fold: RunState, flight: Flight, at: Instance) -> tuple[Flight, Effects]:
+    """Decide with the offers at hand and hand the step to placement."""
+    results = decided.results_of(flight)
+    gather.check_required(results)
+    return commit(flight, at, decided.place_of(fold, flight, results, at.tenant, at.inbox, at.tokenizers))
+
+
+def record_failure(
+    fold: RunState, flight: Flight, at: Instance, error: ContextBusError, effects: Effects
+) -> tuple[Flight, Effects]:
+    """Record that a step failed; it consumes nothing (D.G.27).
+
+    Raises:
+        ContextBusError: the step cannot even be settled.
+    """
+    flight = settle_step(fold, flight, at.tokenizers)
+    results = decided.results_of(flight)
+    record = recorded.failure_of(fold, flight, results, error, at.tenant, at.inbox)
+    flight, more = commit(flight, at, record)
+    return flight, (*effects, *more)
+
+
+def commit(flight: Flight, at: Instance, request: Place | Record) -> tuple[Flight, Effects]:
+    """Have placement commit."""
+    return replace(flight, phase="commit"), (Send(at.placement, request),)

@@ -1,0 +1,162 @@
+"""Functions of the host that a step asks for: run here, answered to the actor that asked (D.W.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from contextbus.client.compiled import Tools
+from contextbus.client.given import GivenMessage, read_given
+from contextbus.core.history import SourceHistory
+from contextbus.core.targets.tools import tools_text
+from contextbus.runtime.bus import BusUnavailableError
+from contextbus.runtime.host import Host
+from contextbus.runtime.logs import get_logger
+from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.digests import digest_text
+from contextbus_protocol.errors import ContextBusError, InvalidTypeError
+from contextbus_protocol.values import Model
+
+_log = get_logger(__name__)
+
+
+class StepContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a function of the host gets to see of a step: its source messages as this client knows them."""
+
+    run: str
+    step: int
+    messages: tuple[ChatMessage, ...]
+    model: Model
+
+
+class PreparedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``prepare_step`` may change for one step; what is left out stays (D.W.7).
+
+    ``messages`` take the place of the history for this request only; ``tools`` are definitions in any provider's shape.
+    """
+
+    messages: Sequence[GivenMessage] | None = None
+    model: Model | None = None
+    tools: Tools = None
+    overhead_tokens: int | None = None
+
+
+PrepareStep = Callable[[StepContext], "PreparedStep | Awaitable[PreparedStep | None] | None"]
+RewriteQuery = Callable[[str, StepContext], "str | Awaitable[str]"]
+
+
+class Callbacks:
+    """The functions of the host for one command; each is called once, however often actors ask.
+
+    Args:
+        host: carries the answers.
+        prepare_step: may change messages, model, tools and overhead of the step.
+        rewrite_query: makes the query that sources are asked (D.A.9).
+        context: the step as the functions see it; its number is filled in.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        prepare_step: PrepareStep | None,
+        rewrite_query: RewriteQuery | None,
+        context: StepContext,
+    ) -> None:
+        self.error: BaseException | None = None
+        self.tools: str | None = None
+        self._host = host
+        self._prepare_step = prepare_step
+        self._rewrite_query = rewrite_query
+        self._context = context
+        self._answers: dict[CallbackName, asyncio.Task[CallbackAnswered]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @property
+    def names(self) -> tuple[CallbackName, ...]:
+        """The functions that there are."""
+        names: list[CallbackName] = []
+        if self._prepare_step is not None:
+            names.append("prepare-step")
+        if self._rewrite_query is not None:
+            names.append("rewrite-query")
+        return tuple(names)
+
+    def see(self, history: SourceHistory) -> None:
+        """The history that the functions get to see."""
+        if self.names:
+            messages = tuple(m for m in history.messages() if m is not None)
+            self._context = msgspec.structs.replace(self._context, messages=messages)
+
+    def take(self, question: AskCallback) -> None:
+        """Answer a question in a task of its own."""
+        task = asyncio.get_running_loop().create_task(self._answer(question))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    def close(self) -> None:
+        """Stop what still runs: nobody waits for it any more."""
+        for task in (*self._sending, *self._answers.values()):
+            task.cancel()
+
+    async def _answer(self, question: AskCallback) -> None:
+        made = self._answers.get(question.name)
+        if made is None:
+            made = self._answers[question.name] = asyncio.get_running_loop().create_task(self._make(question))
+        answer = msgspec.structs.replace(await asyncio.shield(made), token=question.token)
+        try:
+            self._host.deliver(question.reply_to, answer)
+        except (BusUnavailableError, ContextBusError) as exc:
+            _log.warning("callback_answer_lost", run=question.run, error=type(exc).__name__)
+
+    async def _make(self, question: AskCallback) -> CallbackAnswered:
+        context = msgspec.structs.replace(self._context, step=question.step)
+        try:
+            if question.name == "prepare-step":
+                return await self._prepare(question, context)
+            return await self._rewrite(question, context)
+        except Exception as exc:  # whatever a function of the host raises is a fact of the step
+            self.error = exc
+            code = getattr(exc, "code", None)
+            return CallbackAnswered(
+                run=question.run,
+                token=question.token,
+                name=question.name,
+                code="hook_failed",
+                origin_code=code if isinstance(code, str) else None,
+                origin_type=type(exc).__name__,
+            )
+
+    async def _prepare(self, question: AskCallback, context: StepContext) -> CallbackAnswered:
+        prepared: object = None if self._prepare_step is None else await _settle(self._prepare_step(context))
+        if prepared is None:
+            prepared = PreparedStep()
+        if not isinstance(prepared, PreparedStep):
+            raise InvalidTypeError(f"prepare_step gives a PreparedStep or None, not {type(prepared).__name__}")
+        if prepared.tools is not None:
+            self.tools = tools_text(prepared.tools)
+        return CallbackAnswered(
+            run=question.run,
+            token=question.token,
+            name=question.name,
+            messages=None if prepared.messages is None else read_given(prepared.messages),
+            model=prepared.model,
+            overhead_tokens=prepared.overhead_tokens,
+            tools_digest=None if self.tools is None else digest_text(self.tools),
+        )
+
+    async def _rewrite(self, question: AskCallback, context: StepContext) -> CallbackAnswered:
+        text: object = question.query
+        if self._rewrite_query is not None:
+            text = await _settle(self._rewrite_query(question.query, context))
+        if not isinstance(text, str):
+            raise InvalidTypeError(f"rewrite_query gives a text, not {type(text).__name__}")
+        return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=text)
+
+
+async def _settle(value: object) -> object:
+    """What a function gave, awaited where it has to be; a promise of anybody's code is not taken for granted."""
+    return await value if inspect.isawaitable(value) else value

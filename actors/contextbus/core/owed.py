@@ -1,0 +1,130 @@
+"""Records that a run is owed: their block left the history, and they may return (D.H.5-D.H.10, D.J.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from contextbus.core.placed_blocks import PlacedBlock
+from contextbus.core.prefix import break_prefix
+from contextbus.core.run_state import LastStep, OwedEntry, RunState
+from contextbus_protocol.events import PackageRedacted
+from contextbus_protocol.values import Candidate, PlacedEntry, SourceResult
+
+REMEMBERED_REDACTIONS = 256
+"""So many references of redacted packages are remembered, for retries of their commands."""
+
+replace = msgspec.structs.replace
+
+
+def owe_entries(state: RunState, gone: Iterable[PlacedBlock]) -> RunState:
+    """The state once blocks have left the history: their records are no longer placed, but owed (D.H.5)."""
+    packages = {block.step: block.package for block in gone if block.fact.placement == "append"}
+    if not packages:
+        return state
+    left = [entry for entry in state.placed if entry.step in packages]
+    placed = tuple(entry for entry in state.placed if entry.step not in packages)
+    owed = (*state.owed, *(OwedEntry(entry, packages[entry.step]) for entry in left))
+    return replace(state, placed=placed, owed=still_owed(owed, placed))
+
+
+def still_owed(owed: Iterable[OwedEntry], placed: Iterable[PlacedEntry]) -> tuple[OwedEntry, ...]:
+    """The newest placement of each record, unless the history has it or a newer one (D.H.9)."""
+    newest: dict[tuple[str, str], OwedEntry] = {}
+    for item in owed:
+        known = newest.get((item.entry.source, item.entry.record_id))
+        if known is None or _age(item.entry) >= _age(known.entry):
+            newest[item.entry.source, item.entry.record_id] = item
+    for entry in placed:
+        item_ = newest.get((entry.source, entry.record_id))
+        if item_ is not None and _age(entry) >= _age(item_.entry):
+            del newest[entry.source, entry.record_id]
+    return tuple(newest.values())
+
+
+def _age(entry: PlacedEntry) -> tuple[int, int]:
+    return (-1 if entry.revision is None else entry.revision, entry.step)
+
+
+def restore_results(
+    owed: Iterable[OwedEntry], offers: Mapping[str, tuple[SourceResult, ...]], sources: Sequence[str]
+) -> tuple[tuple[SourceResult, ...], tuple[OwedEntry, ...]]:
+    """The recorded offers of owed records by source, and the records whose text is gone (D.H.5, D.H.7).
+
+    Args:
+        owed: the records.
+        offers: what each package's blob holds of its step's offers, by reference.
+        sources: the order of the step's sources; others come behind them, by id.
+    """
+    found: dict[str, list[Candidate]] = {}
+    kinds: dict[str, SourceResult] = {}
+    missing: list[OwedEntry] = []
+    for item in owed:
+        offer = _find_offer(item.entry, offers.get(item.package, ()))
+        if offer is None:
+            missing.append(item)
+            continue
+        result, candidate = offer
+        kinds.setdefault(result.source, result)
+        found.setdefault(result.source, []).append(replace(candidate, mandatory=item.entry.mandatory))
+    order = {source: index for index, source in enumerate(sources)}
+    names = sorted(found, key=lambda name: (order.get(name, len(order)), name))
+    restored = tuple(SourceResult(name, kinds[name].kind, candidates=tuple(found[name])) for name in names)
+    return restored, tuple(missing)
+
+
+def _find_offer(entry: PlacedEntry, results: Iterable[SourceResult]) -> tuple[SourceResult, Candidate] | None:
+    wanted = (entry.record_id, entry.revision, entry.digest)
+    for result in results:
+        if result.source == entry.source:
+            for candidate in result.candidates:
+                if (candidate.record_id, candidate.revision, candidate.digest) == wanted:
+                    return result, candidate
+    return None
+
+
+def redact_package(state: RunState, event: PackageRedacted) -> RunState:
+    """The state once a forget took a record out of a stored package (D.J.4-D.J.6).
+
+    A block that carries the record leaves the history; its other records are owed to the run.
+    """
+
+    def is_forgotten(entry: PlacedEntry) -> bool:
+        return (entry.source, entry.record_id) == (event.source, event.record_id)
+
+    def carries(block: PlacedBlock) -> bool:
+        is_its = block.package == event.package and block.fact.placement == "append"
+        return is_its and any(e.step == block.step and is_forgotten(e) for e in state.placed)
+
+    blocks, gone = state.blocks.drop(carries)
+    before = state
+    state = replace(
+        state,
+        blocks=blocks.replace(event.package, event.replacement),
+        placed=tuple(e for e in state.placed if not (is_forgotten(e) and any(e.step == b.step for b in gone))),
+        redacted_packages=(*state.redacted_packages, event.package)[-REMEMBERED_REDACTIONS:],
+    )
+    state = owe_entries(state, gone)
+    owed = (
+        replace(o, package=event.replacement) if o.package == event.package else o
+        for o in state.owed
+        if not is_forgotten(o.entry)
+    )
+    state = replace(state, owed=tuple(owed), last=_redact_last(state.last, event))
+    for block in gone:
+        state = break_prefix(state, "redacted", block.position)
+    last = before.last
+    reopens = last is not None and last.package == event.package and last.status == "open"
+    return replace(state, redaction_due=state.redaction_due or bool(gone) or reopens)
+
+
+def _redact_last(last: LastStep | None, event: PackageRedacted) -> LastStep | None:
+    if last is None or last.package != event.package:
+        return last
+    return replace(
+        last,
+        package=event.replacement,
+        redacted=True,
+        entries=tuple(e for e in last.entries if (e.source, e.record_id) != (event.source, event.record_id)),
+    )

@@ -1,0 +1,122 @@
+"""What the log of a run comes to, as one frozen value: ids, digests and counts, no text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from contextbus.core.history import SourceHistory
+from contextbus.core.placed_blocks import PlacedBlocks
+from contextbus.core.recent import Recent
+from contextbus_protocol.events import BlockFact, PreparedFact, SkillCall
+from contextbus_protocol.package import CachePrefixCause, WarningCode
+from contextbus_protocol.values import EstimatorSpec, ParentRun, PlacedEntry, Scope, StepOptions
+
+CallStatus = Literal["open", "succeeded", "failed", "overflow"]
+
+
+class CommandFact(msgspec.Struct, frozen=True):
+    """A command that the log holds: the same id and digest get the same answer."""
+
+    command: str
+    command_digest: str
+    sequence: int
+    digest: str
+    step: int | None = None
+    package: str | None = None
+    count: int = 0
+    chain: str = ""
+
+
+class OwedEntry(msgspec.Struct, frozen=True):
+    """A record whose block left the history (D.H.5); ``package`` is the blob that holds its recorded offer.
+
+    It competes at the next step; what finds no room there ``waits`` for the next retrieval, and only its revision
+    counts: no older one may follow it (D.C.18, D.H.9).
+    """
+
+    entry: PlacedEntry
+    package: str
+    waits: bool = False
+
+
+class LoadedSkill(msgspec.Struct, frozen=True):
+    """A skill that the model loaded: its result stands at ``position`` in the source messages (D.K.26).
+
+    ``absent`` tells that its sources answered and have no such body.
+    """
+
+    skill: str
+    position: int
+    absent: bool = False
+
+
+class LastStep(msgspec.Struct, frozen=True):
+    """The newest compiled step and how its model call went; ``scope`` is the one that its step asked for.
+
+    ``options`` are those it was compiled with, what the host's hook changed included.  ``estimated`` is the counted
+    size of its request in tokens, ``tail`` its tail if that stays once the call succeeded (D.F.9).  ``owed`` are the
+    records that could return with it.  ``redacted`` tells that a forget took its stored package.
+    """
+
+    step: int
+    scope: Scope
+    pass_: int
+    command: str
+    count: int
+    chain: str
+    options: StepOptions
+    package: str
+    package_digest: str
+    sequence: int
+    digest: str
+    status: CallStatus = "open"
+    block: BlockFact | None = None
+    tail: tuple[BlockFact, ...] = ()
+    entries: tuple[PlacedEntry, ...] = ()
+    owed: tuple[OwedEntry, ...] = ()
+    estimated: int = 0
+    prepared: PreparedFact | None = None
+    redacted: bool = False
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """A run as of a commit.
+
+    ``broken_prefix`` is set once the history that the last request began with was changed (D.F.22), ``broken_at`` is
+    the number of source messages before the first change.  ``stale_thinking`` are ranges of source messages whose
+    thinking was written behind other bytes (D.F.20).  ``refused_task`` is the active task for which a pass limit was
+    already reported (D.G.11).  ``redaction_due`` makes the next step retrieve (D.J.1).  ``skill_calls`` are calls of
+    ``load_skill`` without a result yet, each with its place in the source messages.  ``memory_sequence`` is the newest
+    state of the working memory that a step was of: no later step is of an older one.
+    """
+
+    run: str
+    sequence: int = 0
+    digest: str = ""
+    scope: Scope | None = None
+    parent: ParentRun | None = None
+    estimator: EstimatorSpec | None = None
+    history: SourceHistory = SourceHistory()
+    system_count: int = 0
+    blocks: PlacedBlocks = PlacedBlocks()
+    placed: tuple[PlacedEntry, ...] = ()
+    owed: tuple[OwedEntry, ...] = ()
+    skill_calls: tuple[tuple[SkillCall, int], ...] = ()
+    skills: tuple[LoadedSkill, ...] = ()
+    last: LastStep | None = None
+    broken_prefix: CachePrefixCause | None = None
+    broken_at: int | None = None
+    stale_thinking: tuple[tuple[int, int], ...] = ()
+    passes: int = 0
+    last_refresh_step: int | None = None
+    last_active_task: str | None = None
+    refused_task: tuple[str | None, ...] = ()
+    refresh_requested: bool = False
+    redaction_due: bool = False
+    redacted_packages: tuple[str, ...] = ()
+    warned: tuple[WarningCode, ...] = ()
+    memory_sequence: int = 0
+    inputs: str | None = None
+    recent: Recent[CommandFact] = Recent()

@@ -1,0 +1,62 @@
+"""Loads of skills as facts of source messages: calls of ``load_skill`` and the results that are no error (D.K.26)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from contextbus.core import json_text
+from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
+from contextbus_protocol.digests import clean_text
+from contextbus_protocol.events import SkillCall
+
+LOAD_SKILL: Final = "load_skill"
+"""The name of the tool."""
+SKILL_ARGUMENT: Final = "skill"
+"""The tool's only argument: the id of a skill."""
+BODY_SUFFIX: Final = "/body"
+"""What the record id of a skill's body has behind the skill's id."""
+FAILED: Final = "load_skill failed: "
+"""How an answer of the tool that is an error begins: some providers' tool results have no mark for errors."""
+LONGEST_SKILL_ID: Final = 128
+"""Characters of a skill's id."""
+
+# The event log holds ids and no texts: without blanks and this short, nothing that a model writes is a sentence.  The
+# blanks are written out, since what a release of Python takes for one may change.
+_BLANKS: Final = r"\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
+_SKILL_ID: Final = re.compile(rf"[^{_BLANKS}\ud800-\udfff]{{1,{LONGEST_SKILL_ID}}}")
+
+
+def is_skill_id(text: str) -> bool:
+    """Whether a text can be a skill's id: no blanks, at most 128 characters, and not the record id of a body."""
+    return _SKILL_ID.fullmatch(text) is not None and not text.endswith(BODY_SUFFIX)
+
+
+def body_record(skill: str) -> str:
+    """The record id of a skill's body (D.K.26)."""
+    return skill + BODY_SUFFIX
+
+
+def skill_facts(message: ChatMessage) -> tuple[tuple[SkillCall, ...], tuple[str, ...]]:
+    """What a message says of loaded skills: ``MessageFact.skill_calls`` and ``MessageFact.succeeded`` (D.K.26).
+
+    Calls are those of the assistant; one whose arguments name no skill is none.  A result without a tool's name may
+    belong to any call, so it counts: providers leave the name out.  Whether it answers a call of ``load_skill`` is for
+    the fold, which sees both.  An error of our own tool counts as one where the provider has no mark for it.
+    """
+    calls: tuple[SkillCall, ...] = ()
+    succeeded: tuple[str, ...] = ()
+    for part in message.content:
+        if isinstance(part, ToolCall):
+            if message.role == "assistant" and part.name == LOAD_SKILL:
+                skill = json_text.read_object(part.arguments).get(SKILL_ARGUMENT)
+                if isinstance(skill, str) and is_skill_id(skill):
+                    calls = (*calls, SkillCall(clean_text(part.id), skill))
+        elif isinstance(part, ToolResult) and part.name in (None, LOAD_SKILL) and not _is_error(part):
+            succeeded = (*succeeded, clean_text(part.id))
+    return calls, succeeded
+
+
+def _is_error(result: ToolResult) -> bool:
+    first = result.content[0] if result.content else None
+    return result.error or (isinstance(first, Text) and first.text.startswith(FAILED))
