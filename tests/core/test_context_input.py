@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from contextbus.core.budget import usable_input_tokens
+from contextbus.core.budget import merge_budget, usable_input_tokens
 from contextbus.core.candidates import is_id
 from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.values import Model
+from contextbus_protocol.values import ContextBudget, Model
 
 
 @pytest.mark.rule("D.T.4")
@@ -38,3 +38,9 @@ def test_an_id_is_text_without_halves_of_surrogate_pairs() -> None:
         assert not is_id(f"é{half}")
     assert not is_id("")
     assert not is_id(5)
+
+
+@pytest.mark.rule("D.B.7")
+@pytest.mark.parametrize(("name", "value"), [("ratio", 0.5), ("max_tokens", 7), ("working_memory_tokens", 5)])
+def test_each_field_of_a_budget_may_be_given_alone(name: str, value: float) -> None:
+    assert merge_budget({name: value}) == msgspec.structs.replace(ContextBudget(), **{name: value})
