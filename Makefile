@@ -50,7 +50,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes \
 lock: ## Pin all dependencies anew (needs uv)
 	$(LOCK) requirements/build.in --output-file requirements/build.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra embedded --output-file requirements/demo.txt
-	$(LOCK) pyproject.toml requirements/build.in --extra embedded --extra fast --group dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra embedded --extra fast --extra otel --group dev --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra fast --output-file requirements/image.txt
 
 compose/.env:
@@ -62,6 +62,6 @@ cluster: compose/.env ## Three NATS nodes, the actors and two workers, with dock
 	docker compose --file compose/compose.yml up --build --detach --wait
 
 clean: ## Remove environments, caches and what the demo wrote
-	rm -rf $(DEMO) $(DEV) build dist payload.json .coverage .coverage.* .hypothesis .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(DEMO) $(DEV) build dist payload.json .coverage .coverage.* .hypothesis .mutation .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache
 	find actors protocol tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

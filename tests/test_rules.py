@@ -54,10 +54,10 @@ def test_a_stale_page_and_a_rule_without_test_are_named(
     assert rules.main([]) == 0
     assert rules.main(["--check"]) == 0
     assert "| D.B.4 | the smaller of two | tested |" in page.read_text(encoding="utf-8")
-    assert "| D.H.1 | state is JSON | open |" in page.read_text(encoding="utf-8")
+    assert "| D.R.10 | injected twice | open |" in page.read_text(encoding="utf-8")
     page.write_text("old", encoding="utf-8")
-    monkeypatch.setattr(rules, "SCOPE", frozenset({"D.H.1"}))
+    monkeypatch.setattr(rules, "SCOPE", frozenset({"D.R.10"}))
     assert rules.main(["--check"]) == 1
     said = capsys.readouterr().out
-    assert "D.H.1: in scope" in said
+    assert "D.R.10: in scope" in said
     assert "stale" in said

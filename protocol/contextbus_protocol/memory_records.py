@@ -50,6 +50,21 @@ class ListRecords(Message, frozen=True, kw_only=True, tag="list-records"):
     limit: int = 1000
 
 
+class AllowRecords(Message, frozen=True, kw_only=True, tag="allow-records"):
+    """Let forgotten texts be remembered again (client to a memory worker, D.K.24).
+
+    They are named by their digests, or as all that one forgotten record said.
+    """
+
+    tenant: str
+    reply_to: str
+    reply_as: ReplyEncoding = "msgpack"
+    source: str
+    message_id: str
+    digests: tuple[str, ...] = ()
+    record_id: str | None = None
+
+
 class MemoryRecord(Value, frozen=True, kw_only=True):
     """One revision of a memory record as its stream holds it."""
 
@@ -74,12 +89,37 @@ class Remembered(Message, frozen=True, kw_only=True, tag="remembered"):
     sequence: int
 
 
+class RedactedRun(Value, frozen=True):
+    """The steps of a run that a record was taken out of."""
+
+    run: str
+    steps: tuple[int, ...]
+
+
 class Forgotten(Message, frozen=True, kw_only=True, tag="forgotten"):
-    """A record is erased; packages that quoted it keep it until they are redacted."""
+    """A record is erased, and so are the packages that held it (memory worker to the client, D.J.7).
+
+    ``redacted`` are the steps that it was taken out of, ``blobs`` how many stored blobs this request erased.
+    ``messages`` and ``items`` count the source messages and the entries of working memory that quote the record's text
+    in those runs; nothing of them is touched.  They are left out where the text was gone before it could be looked for,
+    as it is for a request that is repeated.
+    """
 
     message_id: str
     record_id: str
     revisions: int
+    sequence: int
+    redacted: tuple[RedactedRun, ...] = ()
+    blobs: int = 0
+    messages: int | None = None
+    items: int | None = None
+
+
+class RecordsAllowed(Message, frozen=True, kw_only=True, tag="records-allowed"):
+    """Texts of these digests may be remembered again (memory worker to the client, D.K.24)."""
+
+    message_id: str
+    digests: tuple[str, ...]
     sequence: int
 
 

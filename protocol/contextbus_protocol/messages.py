@@ -49,7 +49,9 @@ AnyMessage = (
     | memory_records.Remember
     | memory_records.Forget
     | memory_records.ListRecords
+    | memory_records.AllowRecords
     | memory_records.Remembered
     | memory_records.Forgotten
     | memory_records.RecordsListed
+    | memory_records.RecordsAllowed
 )

@@ -130,6 +130,11 @@ def blobs_of_run(tenant: str, run: str) -> str:
     return f"ctx.blob.{encode_name(tenant)}.{encode_name(run)}.>"
 
 
+def blobs_of_tenant(tenant: str) -> str:
+    """The filter over the blobs of all runs of a tenant."""
+    return f"ctx.blob.{encode_name(tenant)}.>"
+
+
 def memory(tenant: str, source: str, record: str) -> str:
     """The literal subject of one memory record; every revision is a message on it."""
     return f"ctx.memory.{encode_name(tenant)}.{encode_name(source)}.{encode_name(record)}"

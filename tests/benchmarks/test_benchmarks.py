@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks import replay, selection, step
+from benchmarks import history, replay, selection, step
 from benchmarks.ratios import summarise
 from benchmarks.sizes import read_hops, read_stored
 from benchmarks.workload import STEP_KINDS, STEPS_OF_A_RUN
@@ -86,3 +86,11 @@ async def test_the_yardstick_stores_and_sends_what_a_step_does() -> None:
 def test_a_goal_is_met_by_the_median(ratio: float, at_least: bool, met: bool) -> None:
     found = summarise([ratio, 0.1, 9.0], where="", what="", setting="", measure="p50", goal=2.0, at_least=at_least)
     assert (found.ratio, found.lowest, found.highest, found.met) == (ratio, 0.1, 9.0, met)
+
+
+@pytest.mark.broker
+def test_steps_by_length_of_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+    report = run(capsys, history)
+    assert [(r["where"], r["what"].split(", ")[1], r["goal"]) for r in report["ratios"]] == [
+        (where, model, 1.5) for where in ("rules alone", "one process") for model in ("plain", "tails kept")
+    ]

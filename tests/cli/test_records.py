@@ -1,4 +1,4 @@
-"""``contextbus remember``, ``forget`` and ``memories``; help and version."""
+"""``contextbus remember``, ``forget``, ``allow`` and ``memories``; help and version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,20 @@ import contextbus
 from contextbus.cli.output import called
 
 COMMANDS = (
-    *("compile", "up", "actor", "worker", "remember", "forget", "memories", "runs", "replay", "verify", "doctor"),
+    *(
+        "compile",
+        "up",
+        "actor",
+        "worker",
+        "remember",
+        "forget",
+        "allow",
+        "memories",
+        "runs",
+        "replay",
+        "verify",
+        "doctor",
+    ),
 )
 
 
@@ -30,7 +43,7 @@ def test_records_are_stored_changed_listed_and_forgotten(command: Command) -> No
     assert command.json("memories", "--scope", "user_id=bob") == []
     result = command("forget", first["id"], *scope)
     assert "2 revisions" in result.stdout
-    assert "packages" in result.stderr
+    assert "0 steps redacted" in result.stdout
     assert command.json("memories", *scope) == []
 
 
@@ -58,6 +71,35 @@ def test_a_text_is_remembered_once_for_a_scope_but_each_change_of_a_record_count
 
 
 @pytest.mark.broker
+@pytest.mark.rule("D.K.24")
+def test_a_forgotten_text_is_remembered_again_once_it_is_allowed(command: Command) -> None:
+    scope = ("--scope", "user_id=ada")
+    first = command.json("remember", "Prefers an aisle seat.", *scope)
+    gone = command.json("forget", first["id"], *scope)
+    assert gone == {
+        "id": first["id"],
+        "revisions": 1,
+        "sequence": gone["sequence"],
+        "redacted": [],
+        "blobsErased": 0,
+        "quotingMessages": 0,
+        "quotingItems": 0,
+    }
+    assert command("remember", "Prefers an aisle seat.", *scope, code=1).stderr
+    (digest,) = command.json("allow", "Prefers an aisle seat.")["digests"]
+    again = command.json("remember", "Prefers an aisle seat.", *scope)
+    assert again["id"] != first["id"]
+    assert command.json("remember", "Prefers an aisle seat.", *scope) == again
+    command("forget", again["id"], *scope)
+    assert command.json("allow", "--id", again["id"])["digests"] == [digest]
+    assert "1 text may be remembered again" in command("allow", "--digest", digest).stdout
+    assert "was not forgotten" in command("allow", "--id", "m-1", code=1).stderr
+    assert "sha256:" in command("allow", "--digest", "aisle", code=2).stderr
+    third = command.json("remember", "Prefers an aisle seat.", *scope)
+    assert third["id"] not in (first["id"], again["id"])
+
+
+@pytest.mark.broker
 def test_one_revision_is_no_plural(command: Command) -> None:
     first = command.json("remember", "Aisle.", "--scope", "user_id=ada")
     assert "1 revision erased" in command("forget", first["id"], "--scope", "user_id=ada").stdout
@@ -78,6 +120,7 @@ def test_a_file_is_remembered_once(command: Command) -> None:
         (("remember", "x", "--file", "y", "--scope", "user_id=ada"), "--file"),
         (("memories",), "--scope"),
         (("forget", "x"), "--scope"),
+        (("allow",), "TEXT"),
     ],
 )
 def test_nobody_is_no_scope(command: Command, arguments: tuple[str, ...], words: str) -> None:

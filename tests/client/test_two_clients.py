@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with, state_of
+from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with, sent, state_of
 
 import contextbus.client as contextbus
+from contextbus.client.run import MOST_MESSAGES
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.errors import InvalidRequestError, StaleStepError
+from contextbus_protocol.events import StepCompiled
 
 CI = contextbus.candidate("0", "Deploys need a green CI run.", 0.9)
 
@@ -108,3 +112,19 @@ async def test_whatever_two_clients_do_their_histories_converge_and_nothing_is_l
         steps = [await run.before_model_call(model=MODEL) for run in runs] if said else []
         assert len({b"".join(step.payload().chunks()) for step in steps}) <= 1
         assert (await bus.verify("r")).is_clean
+
+
+@pytest.mark.broker
+async def test_a_long_history_is_handed_over_in_parts_that_a_server_takes(tmp_path: Path) -> None:
+    messages = [user(f"message {number}") for number in range(MOST_MESSAGES + 500)]
+    async with contextbus.open(data=tmp_path, memory=False) as bus:
+        run = await bus.run("long", scope=SCOPE)
+        step = await run.before_model_call(messages, model=MODEL)
+        assert len(sent(step)) == len(messages)
+        commits = (await bus.log("long")).commits
+        assert [sum(isinstance(e, StepCompiled) for e in c.commit.events) for c in commits] == [0, 1]
+        assert (await bus.verify("long")).is_clean
+        other = await bus.run("long", scope=SCOPE)
+        other.append(*messages)
+        await other.flush()
+        assert other.messages == (*messages, *messages)

@@ -18,6 +18,7 @@ from contextbus.core.estimate import (
     make_estimator,
     recorded_estimator,
 )
+from contextbus.core.media import media_tokens, strip_media_fields
 from contextbus_protocol.chat import (
     AnyPart,
     ApprovalRequest,
@@ -336,3 +337,22 @@ def test_calibrated_only_labels_and_one_estimator_counts_everything_alike() -> N
         == weigh(Document(text=text))
         == weigh(Reasoning(text=text))
     )
+
+
+@pytest.mark.rule("D.M.4")
+def test_a_document_costs_its_text_and_its_title_where_it_has_one() -> None:
+    assert weigh(Document(text="page")) == 4 * 5
+    assert weigh(Document(text="page", title="terms")) == 9 * 5
+    assert weigh(Document(url="u", title="terms")) - weigh(Document(url="u")) == 5 * 5
+
+
+@pytest.mark.rule("D.M.4")
+@pytest.mark.parametrize("form", ["png", "jpg", "jpeg", "gif", "webp", "bmp", "tiff", "heic", "avif", "PNG", "wav"])
+def test_base64_beside_a_format_costs_what_its_media_costs(form: str) -> None:
+    tokens = 1000 if form == "wav" else 1600
+    assert media_tokens(None) == media_tokens("audio/wav") == 1000
+    assert media_tokens("IMAGE/png") == 1600
+    part = json.dumps({"data": "A" * 64, "format": form})
+    assert strip_media_fields(part) == (json.dumps({"data": "", "format": form}, separators=(",", ":")), tokens)
+    short = json.dumps({"data": "A" * 60, "format": form})
+    assert strip_media_fields(short) == (short, 0)

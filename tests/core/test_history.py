@@ -202,3 +202,20 @@ def test_the_query() -> None:
 def test_a_query_of_nothing_is_empty() -> None:
     assert make_query(None, "").strip() == ""
     assert text_of_user(ChatMessage(role="user", content=())) is None
+
+
+def test_an_entry_outside_is_refused_and_the_ends_are_given() -> None:
+    for count in (0, 1, 3, 300):
+        whole = history([user(str(index)) for index in range(count)])
+        for index in (-1, count, count + 1):
+            with pytest.raises(RangeError, match=f"{count} messages, none at {index}"):
+                whole.entry(index)
+        if count:
+            assert [whole.entry(index).message for index in (0, count - 1)] == [user("0"), user(str(count - 1))]
+
+
+def test_a_slice_is_that_of_a_list() -> None:
+    messages = conversation(300)
+    whole = history(messages)
+    for place in (slice(None), slice(2, 9), slice(250, 400), slice(1, 290, 2), slice(None, None, 3), slice(9, 2, -1)):
+        assert [entry.message for entry in whole[place]] == messages[place]

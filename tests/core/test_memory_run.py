@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,3 +156,16 @@ def test_what_a_model_may_not_do_is_not_in_the_fold_either() -> None:
     )
     after = commit_to_memory(state, WorkingMemoryPatched(patch=forged, revision=1, now=7))
     assert after.snapshot == state.snapshot
+
+
+@pytest.mark.rule("D.O.23")
+def test_the_snapshot_carries_no_operation_ids_but_they_are_known() -> None:
+    snapshot = create_working_memory(scope="s", now=5, goal="Deploy.")
+    given_ = msgspec.structs.replace(snapshot, operation_ids=("op-0", "op-1"))
+    state = commit_to_memory(EMPTY, WorkingMemoryCreated(snapshot=given_))
+    assert state.snapshot == snapshot
+    assert state.snapshot_digest == digests.digest_bytes(encode_json(snapshot))
+    again = try_patch(state, patch(1, 0), 7)
+    assert again is not None
+    assert again.status == "duplicate"
+    assert (EMPTY.snapshot_digest, EMPTY.digest, EMPTY.sequence, EMPTY.sound) == ("", "", 0, False)

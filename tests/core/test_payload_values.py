@@ -138,3 +138,24 @@ def test_tool_names_are_mapped_injectively(first: str, second: str) -> None:
     assert (one == other) == (first == second)
     assert 1 <= len(one) <= 64
     assert all(char.isascii() and (char.isalnum() or char in "_-") for char in one)
+
+
+def test_numbers_that_json_has_not_make_a_text_unsound_also_beside_half_escapes() -> None:
+    half = r'{"a":"\ud83d","b":%s}'
+    assert sound_object(half % "1") == '{"a":"\ufffd","b":1}'
+    for number in ("NaN", "Infinity", "-Infinity"):
+        assert sound_object(half % number) is None
+
+
+def test_depth_is_counted_and_closed_brackets_are_not_in_it() -> None:
+    for before in ("", "[],", "[],[],[[]],", '"[[[[",'):
+        deepest = '{"a":[' + before + "[" * (MAX_DEPTH - 2) + "]" * (MAX_DEPTH - 2) + "]}"
+        assert sound_object(deepest) == deepest
+        deeper = '{"a":[' + before + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1) + "]}"
+        assert sound_object(deeper) is None
+
+
+def test_the_greatest_depth_is_a_fixed_number() -> None:
+    deepest = '{"a":' * 100 + "1" + "}" * 100  # what is deeper is refused by every release alike
+    assert sound_object(deepest) == deepest
+    assert sound_object('{"a":' + deepest + "}") is None

@@ -23,7 +23,7 @@ from contextbus.core.working_memory_items import (
 from contextbus_protocol.chat import user
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.values import EstimatorSpec
-from contextbus_protocol.working_memory import WorkingMemorySnapshot
+from contextbus_protocol.working_memory import Observation, WorkingMemorySnapshot
 
 FLAT = make_estimator(EstimatorSpec(name="characters"))
 TEXTS = st.text(st.characters(codec=None, exclude_categories=[]), min_size=1, max_size=30)
@@ -253,3 +253,15 @@ def test_any_text_makes_a_block_that_parses(goal: str, constraint: str, title: s
     root = ET.fromstring(render_working_memory(list_items(snapshot), 0))
     assert [child.tag for child in root] == ["goal", "constraints", "active_task", "tasks"]
     assert root[2].attrib == {"id": "a\"<&'\n", "status": "pending"}
+
+
+@pytest.mark.rule("D.B.20", "D.M.13")
+def test_the_first_item_of_a_section_pays_its_wrapper_and_the_next_ones_do_not() -> None:
+    observed = tuple(Observation(id=f"o-{n}", text="same", writer="host", revision=0, changed_at=0) for n in range(3))
+    items = list_items(WorkingMemorySnapshot(version=1, scope="s", revision=0, observations=observed))
+    fill = fill_tail(items, measure_tail(items, 0, FLAT), 10_000, FLAT)
+    assert fill.selected == (True, True, True)
+    wrapper = FLAT.text(section_wrapper(items[0].section))
+    assert wrapper > 0
+    assert fill.costs[0] == FLAT.tokens(wrapper + FLAT.text(items[0].rendered))
+    assert fill.costs[1:] == tuple(FLAT.tokens(FLAT.text(item.rendered)) for item in items[1:])

@@ -33,7 +33,7 @@ BUILD = names(PROJECT["build-system"]["requires"]) | {"editables"}
 LOCKS = {
     "build": BUILD,
     "demo": CORE | EXTRAS["embedded"] | BUILD,
-    "dev": CORE | EXTRAS["embedded"] | EXTRAS["fast"] | group("dev") | BUILD,
+    "dev": CORE | EXTRAS["embedded"] | EXTRAS["fast"] | EXTRAS["otel"] | group("dev") | BUILD,
     "image": CORE | EXTRAS["fast"],
 }
 

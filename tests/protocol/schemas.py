@@ -16,6 +16,7 @@ import msgspec
 
 from contextbus_protocol.blobs import RedactedOutput, StepFacts, StepInput, StepOutput
 from contextbus_protocol.codec import COMMIT_VERSION
+from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.events import AnyEvent, Commit
 from contextbus_protocol.memory_records import MemoryRecord
 from contextbus_protocol.messages import AnyMessage
@@ -32,6 +33,7 @@ TYPES: Final[Mapping[str, Any]] = {
     "working-memory": WorkingMemorySnapshot,
     "working-memory-patch": WorkingMemoryPatch,
     "memory-record": MemoryRecord,
+    "compiler-state": ContextCompilerState,
 }
 
 Schema = dict[str, Any]

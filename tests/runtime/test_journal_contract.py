@@ -12,7 +12,7 @@ import pytest
 
 from contextbus.runtime.connection import connect
 from contextbus.runtime.embedded import Server
-from contextbus.runtime.journal import Appended, Code, Journal, Page, Record, Refused, Unanswered
+from contextbus.runtime.journal import Appended, Code, Heading, Headings, Journal, Page, Record, Refused, Unanswered
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.runtime.streams import ensure, name_stream
@@ -144,6 +144,41 @@ async def test_a_pattern_is_read_in_the_order_of_the_stream(journal: Journal, te
     assert last.sequence == written[-2]
     assert await journal.last(f"ctx.memory.{tenant}.none.*") is None
     assert await journal.read(f"ctx.memory.{tenant}.none.*", after=0) == Page((), more=False)
+
+
+async def read_headings(journal: Journal, pattern: str, *, after: int = 0, limit: int) -> list[Heading]:
+    """Read the headings of a pattern page by page."""
+    found: list[Heading] = []
+    while True:
+        page = await journal.headings(pattern, after=found[-1].sequence if found else after, limit=limit)
+        assert isinstance(page, Headings)
+        assert len(page.headings) <= limit
+        found += page.headings
+        if not page.more:
+            return found
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4096])
+async def test_headings_are_all_messages_of_a_pattern_without_their_bytes(
+    journal: Journal, tenant: str, limit: int
+) -> None:
+    named = [f"ctx.blob.{tenant}.{run}.{number}" for number in range(3) for run in ("one", "two")]
+    begun = time.time()
+    for number, subject in enumerate(named):
+        await journal.put(subject, b"x" * number, headers={"Ctx-Command": f"c{number}"})
+    found = await read_headings(journal, f"ctx.blob.{tenant}.>", limit=limit)
+    assert [(h.sequence, h.subject, h.command, h.size) for h in found] == [
+        (number + 1, subject, f"c{number}", number) for number, subject in enumerate(named)
+    ]
+    assert all(begun - 60 < h.stored_at < time.time() + 60 for h in found)
+    await journal.erase(named[4], 5)
+    behind = await read_headings(journal, f"ctx.blob.{tenant}.one.*", after=2, limit=limit)
+    assert [h.sequence for h in behind] == [3]
+    assert await read_headings(journal, f"ctx.blob.{tenant}.>", after=6, limit=limit) == []
+
+
+async def test_headings_of_what_holds_nothing_are_none(journal: Journal, tenant: str) -> None:
+    assert await journal.headings(f"ctx.blob.{tenant}.>", after=0) == Headings((), more=False)
 
 
 async def test_a_blob_is_stored_once(journal: Journal, tenant: str) -> None:

@@ -326,3 +326,30 @@ async def change(connection: Connection, config: StreamConfig) -> None:
 def test_a_subject_of_no_stream_is_refused() -> None:
     with pytest.raises(ValueError, match="not a subject"):
         find_stream("ctx.query.t.docs")
+
+
+@pytest.mark.broker
+async def test_headings_of_a_stream_that_is_not_there_are_refused(connection: Connection, tenant: str) -> None:
+    journal = JetStreamJournal(connection)
+    assert await journal.headings(f"ctx.blob.{tenant}.>", after=0) == Unanswered("refused")
+    journal.close()
+
+
+@pytest.mark.broker
+async def test_headings_leave_no_consumer_behind(connection: Connection, tenant: str) -> None:
+    await ensure(connection, tenant)
+    journal = JetStreamJournal(connection)
+    await journal.put(f"ctx.blob.{tenant}.run.1", b"x", headers={})
+    for _ in range(3):
+        await journal.headings(f"ctx.blob.{tenant}.>", after=0)
+    await connection.flush()
+    answer = await connection.request(f"$JS.API.CONSUMER.NAMES.CTX_BLOB_{tenant}", b"", 5.0)
+    assert msgspec.json.decode(answer.data)["consumers"] == []
+    journal.close()
+
+
+@pytest.mark.broker
+async def test_headings_over_a_closed_connection_are_unanswered(broker: Server, tenant: str) -> None:
+    async with connect(broker.url, token=broker.token, tenant=tenant) as made:
+        journal = JetStreamJournal(made)
+    assert await journal.headings(f"ctx.blob.{tenant}.>", after=0) == Unanswered("disconnected")

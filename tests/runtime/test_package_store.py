@@ -175,3 +175,41 @@ async def test_silence_is_no_success() -> None:
     assert await store.get("run", (digest_bytes(b"a"),)) == silence
     assert await store.erase_run("run") == silence
     assert await store.sweep(0) == silence
+
+
+@pytest.mark.rule("D.J.7")
+async def test_a_blob_is_erased_with_its_chunks(store: PackageStore, journal: Journal, tenant: str) -> None:
+    small, large = named(b"small"), named(b"a" * CHUNK_BYTES + b"b" * CHUNK_BYTES + b"c")
+    await store.put("run", (small, large), "c1")
+    await store.put("other", (large,), "c1")
+    assert await store.erase("run", large[0]) == 4
+    assert await store.erase("run", large[0]) == 0
+    assert await journal.subjects(subjects.blobs_of_run(tenant, "run")) == (subjects.blob(tenant, "run", small[0]),)
+    assert await store.erase("run", small[0]) == 1
+    assert await store.get("other", (large[0],)) == (large,)
+
+
+async def test_a_chunk_that_another_blob_has_too_is_not_erased(store: PackageStore) -> None:
+    shared = b"a" * CHUNK_BYTES
+    one, two = named(shared + b"one"), named(shared + b"two")
+    await store.put("run", (one, two), "c1")
+    assert await store.chunks_of("run", one[0]) == (digest_bytes(shared), digest_bytes(b"one"))
+    assert await store.erase("run", one[0]) == 2
+    assert await store.get("run", (one[0], two[0])) == (two,)
+
+
+async def test_an_erasure_that_is_interrupted_can_be_repeated(tenant: str) -> None:
+    class Tired(MemoryJournal):
+        left = 1
+
+        async def erase(self, subject: str, sequence: int) -> bool | Refused | Unanswered:
+            self.left -= 1
+            return await super().erase(subject, sequence) if self.left >= 0 else Unanswered("timeout")
+
+    journal = Tired()
+    store, large = PackageStore(journal, tenant), named(b"a" * CHUNK_BYTES + b"b")
+    await store.put("run", (large,), "c1")
+    assert await store.erase("run", large[0]) == Unanswered("timeout")
+    journal.left = 10
+    assert await store.erase("run", large[0]) == 2
+    assert await journal.subjects(subjects.blobs_of_run(tenant, "run")) == ()

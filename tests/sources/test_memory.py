@@ -19,7 +19,16 @@ from contextbus.sources.memory import memory_source
 from contextbus.sources.worker import Worker
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.commands import ErrorReply
-from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.memory_records import (
+    AllowRecords,
+    Forget,
+    Forgotten,
+    ListRecords,
+    RecordsAllowed,
+    RecordsListed,
+    Remember,
+    Remembered,
+)
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.questions import Failed, Offered
 from contextbus_protocol.values import Provenance, Scope
@@ -115,6 +124,19 @@ async def test_remember_query_list_and_forget(
         refused = await client.remember("Ada likes green tea", "m2")
         assert isinstance(refused, ErrorReply)
         assert (refused.command, refused.code) == ("m2", "forbidden")
+
+        allow = AllowRecords(
+            run="",
+            tenant=tenant,
+            reply_to=client.reply_to,
+            source="memory",
+            message_id="a",
+            record_id=done.record_id,
+        )
+        allowed = await client.ask(allow)
+        assert isinstance(allowed, RecordsAllowed)
+        assert (allowed.message_id, allowed.digests) == ("a", (done.digest,))
+        assert isinstance(await client.remember("Ada likes green tea", "m3"), Remembered)
 
 
 async def test_a_json_client_takes_part(bus: Bus, journal: Journal, tenant: str, tmp_path: Path) -> None:

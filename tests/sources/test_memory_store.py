@@ -162,7 +162,9 @@ async def test_forgetting_erases_all_revisions_behind_a_tombstone(
     digests = tuple(sorted([first.record.digest, second.record.digest]))
     assert event == RecordErased(source="memory", record_id=record_id, digests=digests)
     assert await find(store, "tea") == ["white tea"]
-    assert await store.forget(record_id, scope=ADA, message_id="f") == erased
+    assert erased.texts == ("green tea", "black tea")
+    again = await store.forget(record_id, scope=ADA, message_id="f")
+    assert again == msgspec.structs.replace(erased, texts=())
     with pytest.raises(NotFoundError):
         await store.forget(record_id, scope=ADA, message_id="other")
 
@@ -183,6 +185,38 @@ async def test_what_was_forgotten_is_learned_again_only_when_allowed(
     again = await remember(other, "green tea", id_="again")
     assert again.record.record_id != first.record.record_id
     assert await find(store, "tea") == ["green tea"]
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_request_whose_record_was_forgotten_may_be_made_again_once_its_text_is_allowed(
+    store: MemoryStore,
+) -> None:
+    ids: list[str] = []
+    for number in range(3):
+        stored = await remember(store, "green tea", id_="m")
+        assert await remember(store, "green tea", id_="m") == stored
+        ids.append(stored.record.record_id)
+        await store.forget(ids[-1], scope=ADA, message_id=f"f{number}")
+        with pytest.raises((ForbiddenError, NotFoundError)):
+            await remember(store, "green tea", id_="m")
+        digests, _ = await store.allow(record_id=ids[-1], message_id=f"a{number}")
+        assert digests == (stored.record.digest,)
+        with pytest.raises(NotFoundError):
+            await remember(store, "black tea", id_="m")  # the id was used for a text that nobody allowed
+    assert len(set(ids)) == 3
+
+
+@pytest.mark.rule("D.K.24")
+async def test_only_what_was_forgotten_can_be_named_to_be_allowed(store: MemoryStore) -> None:
+    stored = await remember(store, "green tea")
+    for digests, record_id, error in (
+        (("tea",), None, InvalidTypeError),
+        ((), None, InvalidTypeError),
+        ((), stored.record.record_id, NotFoundError),
+        (tuple(f"sha256:{number:064x}" for number in range(1025)), None, LimitError),
+    ):
+        with pytest.raises(error):
+            await store.allow(digests, record_id=record_id, message_id="a")
 
 
 async def test_what_one_process_forgets_the_index_of_another_does_not_find(journal: Journal, tenant: str) -> None:

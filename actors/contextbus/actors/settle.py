@@ -70,7 +70,8 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
         return None
     same = is_reopened(fold, command)
     asked = command.refresh or fold.refresh_requested
-    if same and not asked and not last.redacted and not flight.anew and flight.conflicts == 0:
+    gone = last.redacted or fold.redaction_due
+    if same and not asked and not gone and not flight.anew and flight.conflicts == 0:
         return CommandFact(
             command=command.command,
             command_digest="",
@@ -81,7 +82,7 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
             count=last.count,
             chain=last.chain,
         )
-    if command.step == last.step and (flight.conflicts > 0 or last.status != "open") and not (same and last.redacted):
+    if command.step == last.step and (flight.conflicts > 0 or last.status != "open") and not (same and gone):
         raise StaleStepError(f"the run already has step {last.step}; the next is {last.step + 1}")
     return None
 
@@ -103,7 +104,7 @@ def number_step(fold: RunState, flight: Flight, command: CompileStep) -> int:
     if last is None:
         return 0
     known = find_command(fold, command.command)
-    gone = last.redacted or flight.anew
+    gone = last.redacted or fold.redaction_due or flight.anew
     again = gone and (is_reopened(fold, command) or (known is not None and known.step == last.step))
     return last.step if again else last.step + 1
 

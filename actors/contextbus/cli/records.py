@@ -1,4 +1,4 @@
-"""``contextbus remember``, ``forget`` and ``memories``: the memory records of a scope."""
+"""``contextbus remember``, ``forget``, ``allow`` and ``memories``: the memory records of a scope."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ _FORGET: Final = """Example:
 
 contextbus forget m-2f6c… --scope user_id=ada
 """
+_ALLOW: Final = """Examples:
+
+contextbus allow "Prefers an aisle seat."
+
+contextbus allow --id m-2f6c…
+"""
 _MEMORIES: Final = """Example:
 
 contextbus memories --scope user_id=ada --json
@@ -42,6 +48,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("remember", epilog=_REMEMBER)(remember)
     app.command("forget", epilog=_FORGET)(forget)
+    app.command("allow", epilog=_ALLOW)(allow)
     app.command("memories", epilog=_MEMORIES)(list_memories)
 
 
@@ -98,9 +105,9 @@ def forget(
     tenant: options.Tenant = "default",
     as_json: options.Json = False,
 ) -> None:
-    """Erase every revision of a record, from the disk too; its text is not learned again.
+    """Erase every revision of a record and redact every package that holds it; its text is not learned again.
 
-    Packages of steps that quoted the record keep their copy: they are not redacted yet.
+    With --nats a memory worker and the actors must run. Messages and working memory that quote it are counted and stay.
     """
 
     async def work() -> None:
@@ -109,13 +116,66 @@ def forget(
         async with _open(place) as bus:
             gone = await bus.memories.forget(record, scope=whose, source=source)
         if as_json:
-            print_json({"id": gone.record_id, "revisions": gone.revisions, "packagesRedacted": False})
-        else:
-            revisions = f"{gone.revisions} revision{'' if gone.revisions == 1 else 's'}"
-            stdout().print(f"{gone.record_id} is forgotten, {revisions} erased", soft_wrap=True)
-        note("packages that quoted it keep their copy until redaction is there")
+            print_json(
+                {
+                    "id": gone.record_id,
+                    "revisions": gone.revisions,
+                    "sequence": gone.sequence,
+                    "redacted": [{"run": one.run, "steps": list(one.steps)} for one in gone.redacted],
+                    "blobsErased": gone.blobs,
+                    "quotingMessages": gone.messages,
+                    "quotingItems": gone.items,
+                }
+            )
+            return
+        steps = _count(sum(len(one.steps) for one in gone.redacted), "step")
+        erased = f"{_count(gone.revisions, 'revision')} erased, {steps} redacted"
+        stdout().print(f"{gone.record_id} is forgotten, {erased}", soft_wrap=True)
+        for one in gone.redacted:
+            numbers = ", ".join(str(step) for step in one.steps)
+            stdout().print(Text(f"  {one.run}: step{'' if len(one.steps) == 1 else 's'} {numbers}"), soft_wrap=True)
+        if gone.messages or gone.items:
+            quoting = f"{_count(gone.messages or 0, 'message')} and {_count(gone.items or 0, 'item')} of working memory"
+            note(f"{quoting} in these runs quote it and are not touched")
 
     run(work, as_json=as_json)
+
+
+def allow(
+    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="The forgotten texts.")] = None,
+    record: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="A forgotten record, all of whose texts are meant.")
+    ] = None,
+    digest: Annotated[
+        list[str] | None, typer.Option(metavar="sha256:…", help="The digest of a forgotten text; may be repeated.")
+    ] = None,
+    source: SourceId = "memory",
+    data: options.Data = options.DEFAULT_DATA,
+    nats: options.Nats = None,
+    tenant: options.Tenant = "default",
+    as_json: options.Json = False,
+) -> None:
+    """Let forgotten texts be remembered again; what was erased does not come back.
+
+    With --nats a memory worker must run.
+    """
+
+    async def work() -> None:
+        place = options.find_place(data, nats, tenant)
+        if not texts and not digest and record is None:
+            raise UsageFault("name what is allowed again: TEXT, --digest sha256:…, or --id ID of a forgotten record")
+        async with _open(place) as bus:
+            done = await bus.memories.allow(*(texts or ()), digests=digest or (), record_id=record, source=source)
+        if as_json:
+            print_json({"digests": list(done.digests), "sequence": done.sequence})
+        else:
+            stdout().print(f"{_count(len(done.digests), 'text')} may be remembered again", soft_wrap=True)
+
+    run(work, as_json=as_json)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def list_memories(

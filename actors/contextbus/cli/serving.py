@@ -151,6 +151,13 @@ async def serve_actors(link: Link, names: Sequence[ActorName]) -> AsyncGenerator
 
 
 @asynccontextmanager
+async def open_asker(link: Link, name: str) -> AsyncGenerator[Host]:
+    """A host that runs no actor and asks those of others, until the block ends."""
+    async with Host(link.tenant, f"{name}-{secrets.token_hex(8)}", link.bus, link.journal) as host:
+        yield host
+
+
+@asynccontextmanager
 async def serve_sources(
     link: Link, sources: Sequence[Source], *, on_error: OnError | None = None
 ) -> AsyncGenerator[None]:

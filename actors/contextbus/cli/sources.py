@@ -15,7 +15,8 @@ from contextbus.cli.indexing import Announcer
 from contextbus.cli.loading import load_sources
 from contextbus.cli.output import warn
 from contextbus.cli.processes import Program
-from contextbus.cli.serving import ACTORS, Link
+from contextbus.cli.serving import ACTORS, Link, open_asker
+from contextbus.client.redacting import redact_over
 from contextbus.runtime.datafolder import DataFolder
 from contextbus.sources.interface import Source
 from contextbus.sources.memory import DEFAULT_ID as MEMORY_ID
@@ -65,7 +66,14 @@ async def open_sources(place: options.Place, link: Link, served: Served) -> Asyn
         for file in served.files:
             sources += await anyio.to_thread.run_sync(load_sources, file)
         if served.memory:
-            records = memory_source(link.journal, place.tenant, data=place.folder, id=served.name(MEMORY_ID))
+            asker = await stack.enter_async_context(open_asker(link, "memory"))
+            records = memory_source(
+                link.journal,
+                place.tenant,
+                data=place.folder,
+                id=served.name(MEMORY_ID),
+                redact=redact_over(asker),
+            )
             stack.push_async_callback(records.aclose)
             sources.append(records)
         if served.transcript:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from contextbus.client.callbacks import PreparedStep, StepContext
 from contextbus.client.compiled import CompiledStep
+from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
 from contextbus.client.run import Report, Run
+from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
 from contextbus.client.working_memory_tools import SnapshotHandle, working_memory_tools
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
 from contextbus.core.compile import compile_context
@@ -30,6 +32,7 @@ from contextbus.sources.interface import candidate, source
 from contextbus.sources.rag import FolderSource
 from contextbus.sources.skills import SkillsSource
 from contextbus_protocol.chat import ChatMessage, assistant, system, user
+from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.values import (
     Candidate,
     ContextBudget,
@@ -48,8 +51,10 @@ __all__ = [
     "Candidate",
     "ChatMessage",
     "CompiledStep",
+    "Compiler",
     "ContextBudget",
     "ContextBus",
+    "ContextCompilerState",
     "ContextInput",
     "EstimatorSpec",
     "FolderSource",
@@ -64,6 +69,7 @@ __all__ = [
     "SnapshotHandle",
     "SourceSpec",
     "StepContext",
+    "TokenEstimator",
     "Usage",
     "answer_load_skill",
     "apply_working_memory_patch",
@@ -71,6 +77,7 @@ __all__ = [
     "candidate",
     "compile_context",
     "context_warnings",
+    "create_token_estimator",
     "create_working_memory",
     "estimate_overhead",
     "load_skill_tool",

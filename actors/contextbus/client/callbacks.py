@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 import msgspec
 
+from contextbus.client.compiled import Tools
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.core.history import SourceHistory
 from contextbus.core.targets.tools import tools_text
@@ -20,8 +20,6 @@ from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import ContextBusError, InvalidTypeError
 from contextbus_protocol.values import Model
-
-T = TypeVar("T")
 
 _log = get_logger(__name__)
 
@@ -43,7 +41,7 @@ class PreparedStep(msgspec.Struct, frozen=True, kw_only=True):
 
     messages: Sequence[GivenMessage] | None = None
     model: Model | None = None
-    tools: Sequence[object] | str | None = None
+    tools: Tools = None
     overhead_tokens: int | None = None
 
 
@@ -133,13 +131,13 @@ class Callbacks:
             )
 
     async def _prepare(self, question: AskCallback, context: StepContext) -> CallbackAnswered:
-        prepared = None if self._prepare_step is None else await _settle(self._prepare_step(context))
+        prepared: object = None if self._prepare_step is None else await _settle(self._prepare_step(context))
         if prepared is None:
             prepared = PreparedStep()
         if not isinstance(prepared, PreparedStep):
             raise InvalidTypeError(f"prepare_step gives a PreparedStep or None, not {type(prepared).__name__}")
         if prepared.tools is not None:
-            self.tools = tools_text(prepared.tools)  # type: ignore[arg-type]
+            self.tools = tools_text(prepared.tools)
         return CallbackAnswered(
             run=question.run,
             token=question.token,
@@ -151,7 +149,7 @@ class Callbacks:
         )
 
     async def _rewrite(self, question: AskCallback, context: StepContext) -> CallbackAnswered:
-        text = question.query
+        text: object = question.query
         if self._rewrite_query is not None:
             text = await _settle(self._rewrite_query(question.query, context))
         if not isinstance(text, str):
@@ -159,5 +157,6 @@ class Callbacks:
         return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=text)
 
 
-async def _settle(value: T | Awaitable[T]) -> T:
+async def _settle(value: object) -> object:
+    """What a function gave, awaited where it has to be; a promise of anybody's code is not taken for granted."""
     return await value if inspect.isawaitable(value) else value

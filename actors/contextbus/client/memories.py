@@ -1,8 +1,9 @@
-"""Memory records from the client's side: remember, forget, list (D.K.24)."""
+"""Memory records from the client's side: remember, forget, list, allow (D.K.24)."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Final, TypedDict, TypeVar
 
 from contextbus.client.asking import ask_once
@@ -11,12 +12,27 @@ from contextbus.runtime.host import Host
 from contextbus.sources.memory import MemorySource
 from contextbus.sources.worker import AdminRequest
 from contextbus_protocol import subjects
+from contextbus_protocol.digests import clean_text, digest_text
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.memory_records import (
+    AllowRecords,
+    Forget,
+    Forgotten,
+    ListRecords,
+    RecordsAllowed,
+    RecordsListed,
+    Remember,
+    Remembered,
+)
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.values import Scope
 
 DEFAULT_SECONDS: Final = 10.0
+FORGET_SECONDS: Final = 60.0
+"""A forget waits until every package that holds the record is redacted."""
+
+# An id is never used for another record, so that asking again is never meant as something new.
+_FORGET: Final = "forget"
 
 A = TypeVar("A", bound=AnyMessage)
 
@@ -85,18 +101,55 @@ class Memories:
         scope: Scope,
         source: str = "memory",
         message_id: str | None = None,
-        seconds: float = DEFAULT_SECONDS,
+        seconds: float = FORGET_SECONDS,
     ) -> Forgotten:
-        """Erase every stored revision of a record.
+        """Erase every stored revision of a record, and take it out of every stored package (D.J.7).
 
-        Packages that quoted it keep their copy until they are redacted.
+        The next step of each run that held it compiles as ``redacted``.  Messages and working memory that quote it are
+        not touched; the answer says how many there are.  An error or no answer leaves the rest to be finished in the
+        background, or by asking again.
+
+        Args:
+            record_id: the record.
+            scope: what the record lies within.
+            source: the id of the memory source.
+            message_id: an id of the request; without it every request to forget the record in this scope is the same.
+            seconds: how long to wait.
 
         Raises:
             NotFoundError: there is no such record in the scope.
+            DeadlineExceededError: no memory worker answers, or nobody runs the actors that redact its packages.
+        """
+        request = Forget(**self._head(source, message_id or _FORGET), record_id=record_id, scope=scope)
+        return await self._ask(request, Forgotten, seconds)
+
+    async def allow(
+        self,
+        *texts: str,
+        digests: Sequence[str] = (),
+        record_id: str | None = None,
+        source: str = "memory",
+        message_id: str | None = None,
+        seconds: float = DEFAULT_SECONDS,
+    ) -> RecordsAllowed:
+        """Let forgotten texts be remembered again (D.K.24); what was forgotten stays erased.
+
+        Args:
+            texts: the texts, which do not leave this process.
+            digests: their digests, where the texts are not at hand.
+            record_id: a forgotten record, all of whose texts are meant.
+            source: the id of the memory source.
+            message_id: an id to ask again without a second effect.
+            seconds: how long to wait.
+
+        Raises:
+            InvalidTypeError: nothing is named, or what is no digest.
+            NotFoundError: the record was not forgotten.
             DeadlineExceededError: no memory worker answers.
         """
-        request = Forget(**self._head(source, message_id), record_id=record_id, scope=scope)
-        return await self._ask(request, Forgotten, seconds)
+        named = (*digests, *(digest_text(clean_text(text)) for text in texts))
+        request = AllowRecords(**self._head(source, message_id), digests=named, record_id=record_id)
+        return await self._ask(request, RecordsAllowed, seconds)
 
     async def list(
         self, *, scope: Scope, limit: int = 1000, source: str = "memory", seconds: float = DEFAULT_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,7 @@ from contextbus.actors.selection import Selection
 from contextbus.actors.working_memory import WorkingMemory
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.memories import Memories
+from contextbus.client.redacting import redact_over
 from contextbus.runtime import connection, embedded, streams
 from contextbus.runtime.bus import Bus
 from contextbus.runtime.bus_memory import MemoryBroker
@@ -33,6 +35,7 @@ from contextbus.sources.memory import MemorySource, memory_source
 from contextbus.sources.skills import SkillsSource, skills_source
 from contextbus.sources.transcript import DEFAULT_ID as TRANSCRIPT_ID
 from contextbus.sources.transcript import TranscriptSource, transcript_source
+from contextbus.sources.worker import keep_running
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.questions import Query
@@ -113,7 +116,7 @@ async def open_bus(
         running: list[Source] = list(sources)
         if skills is not None:
             running.append(await _own_skills(stack, skills))
-        own = await _own_memory(stack, journal, tenant, data, url) if memory and actors == "local" else None
+        own = _own_memory(stack, host, journal, data, url) if memory and actors == "local" else None
         if own is not None and all(s.id != own.id for s in running):
             running.append(own)
         if transcript and actors == "local" and all(s.id != TRANSCRIPT_ID for s in running):
@@ -128,12 +131,21 @@ async def open_bus(
             url=url or "",
         )
         _add_sources(host, context_bus, running)
-        yield await _enter(stack, host, context_bus)
+        await stack.enter_async_context(host)
+        if own is not None and own in running:
+            await stack.enter_async_context(_keep(own))
+        yield context_bus
 
 
-async def _enter(stack: AsyncExitStack, host: Host, context_bus: ContextBus) -> ContextBus:
-    await stack.enter_async_context(host)
-    return context_bus
+@asynccontextmanager
+async def _keep(source: MemorySource) -> AsyncGenerator[None]:
+    """Let a source follow what others commit and forget for as long as the block lasts."""
+    task = asyncio.create_task(keep_running(source.id, source.keep))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 def _add_sources(host: Host, context_bus: ContextBus, running: Sequence[Source]) -> None:
@@ -149,11 +161,11 @@ def _add_sources(host: Host, context_bus: ContextBus, running: Sequence[Source])
         host.add_source(SourceSpec(source.id, source.kind, source.required), handler(source, on_error=note))
 
 
-async def _own_memory(
-    stack: AsyncExitStack, journal: Journal, tenant: str, folder: Path | str, url: str | None
+def _own_memory(
+    stack: AsyncExitStack, host: Host, journal: Journal, folder: Path | str, url: str | None
 ) -> MemorySource:
     data = None if url == "memory:" else Path(folder)
-    source = memory_source(journal, tenant, data=data)
+    source = memory_source(journal, host.tenant, data=data, redact=redact_over(host))
     stack.push_async_callback(source.aclose)
     return source
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -48,6 +48,9 @@ from contextbus_protocol.values import (
     StepOptions,
     Usage,
 )
+
+MOST_MESSAGES: Final = 2_000
+"""So many new messages travel with a step at the most; a commit holds a line for each, and a server takes 1 MiB."""
 
 
 class OpenBus(Protocol):
@@ -207,6 +210,10 @@ class Run:
             bound_models=self._bound_models,
         )
         callbacks = self._callbacks(model)
+        if given is not None:
+            self._sender.handle = self._sender.handle.hand_over(given, self._own)
+        while self._sender.handle.history.count - self._sender.handle.kept > MOST_MESSAGES:
+            await self._append_some(seconds)
 
         def make() -> CompileStep:
             if given is not None:
@@ -348,6 +355,13 @@ class Run:
         Raises:
             ConflictError: others changed the history faster than this could be recorded.
         """
+        while True:
+            await self._append_some(seconds)
+            if self._sender.handle.kept == self._sender.handle.history.count:
+                return
+
+    async def _append_some(self, seconds: float) -> None:
+        """Record as many of the appended messages as one commit takes."""
         command = new_id()
 
         def make() -> AppendMessages:
@@ -356,7 +370,7 @@ class Run:
                 scope=self.scope,
                 estimator=self._estimator,
                 parent=self._parent,
-                history=self._sender.handle.new_messages(),
+                history=self._sender.handle.new_messages(MOST_MESSAGES),
             )
 
         answer = await self._sender.race(make, Recorded, self.load)

@@ -41,15 +41,20 @@ class RunHandle(msgspec.Struct, frozen=True):
         history = self.history.keep(keep).append(rest, _no_costs(rest))
         return msgspec.structs.replace(self, history=history, kept=min(self.kept, keep))
 
-    def new_messages(self) -> NewMessages:
-        """What the log does not hold, as a command carries it."""
-        bodies = tuple(e.message for e in self.history[self.kept :] if e.message is not None)
+    def new_messages(self, most: int | None = None) -> NewMessages:
+        """What the log does not hold, as a command carries it.
+
+        Args:
+            most: how many messages at the most; the rest stays for the next command.
+        """
+        end = self.history.count if most is None else min(self.history.count, self.kept + most)
+        bodies = tuple(e.message for e in self.history[self.kept : end] if e.message is not None)
         return NewMessages(
             base_count=self.base_count,
             base_chain=self.base_chain,
             keep=self.kept,
             messages=bodies,
-            chain=self.history.chain,
+            chain=self.history.chain if end == self.history.count else self.history.keep(end).chain,
         )
 
     def acknowledge(self, sequence: int, count: int, chain: str) -> RunHandle:

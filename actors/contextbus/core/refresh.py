@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
-from contextbus.core.run_state import RunState
 from contextbus_protocol.package import Fallback, RefreshReason
 from contextbus_protocol.values import RefreshOptions
+
+
+class RefreshState(Protocol):
+    """What a plan rests on: the state of a run, or of a compiler without one."""
+
+    @property
+    def last(self) -> object:
+        """The newest compiled step; None before the first."""
+        ...
+
+    @property
+    def passes(self) -> int:
+        """How often sources were asked."""
+        ...
+
+    @property
+    def last_refresh_step(self) -> int | None:
+        """The step of the newest retrieval."""
+        ...
+
+    @property
+    def last_active_task(self) -> str | None:
+        """The active task of the newest retrieval."""
+        ...
+
+    @property
+    def refused_task(self) -> tuple[str | None, ...]:
+        """The active task for which a pass limit was reported (D.G.11)."""
+        ...
+
+    @property
+    def refresh_requested(self) -> bool:
+        """Whether the host asked and was not served yet."""
+        ...
 
 
 class RefreshPlan(msgspec.Struct, frozen=True):
@@ -23,7 +58,7 @@ class RefreshPlan(msgspec.Struct, frozen=True):
 
 
 def plan_refresh(
-    state: RunState,
+    state: RefreshState,
     options: RefreshOptions,
     *,
     step: int,
@@ -36,7 +71,7 @@ def plan_refresh(
     """Decide whether a step retrieves (D.G.5-D.G.15, D.G.21, D.J.1).
 
     Args:
-        state: the run before the step.
+        state: the run or compiler before the step.
         options: the run's refresh options.
         step: the step's number.
         active_task_id: the active task of the working memory that the step is of.
@@ -61,7 +96,7 @@ def plan_refresh(
 
 
 def _due(
-    state: RunState,
+    state: RefreshState,
     options: RefreshOptions,
     step: int,
     active_task_id: str | None,

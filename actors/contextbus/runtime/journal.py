@@ -17,6 +17,7 @@ EXPECTED_HEADER = "Nats-Expected-Last-Subject-Sequence"
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 
 PAGE_RECORDS = 256
+PAGE_HEADINGS = 4096
 DUPLICATE_WINDOW_SECONDS = 120.0
 
 
@@ -99,6 +100,36 @@ class Page(msgspec.Struct, frozen=True):
     more: bool
 
 
+class Heading(msgspec.Struct, frozen=True):
+    """What is known of a stored message without its bytes.
+
+    Attributes:
+        sequence: Its sequence in the stream.
+        subject: Where it is stored.
+        command: The command that stored it; empty if none was named.
+        size: The bytes of its data.
+        stored_at: When it was stored, in seconds since 1970 (UTC).
+    """
+
+    sequence: int
+    subject: str
+    command: str
+    size: int
+    stored_at: float
+
+
+class Headings(msgspec.Struct, frozen=True):
+    """A part of a pattern in order, without a gap.
+
+    Attributes:
+        headings: The headings.
+        more: Whether more were stored after the last of them.
+    """
+
+    headings: tuple[Heading, ...]
+    more: bool
+
+
 class Journal(Protocol):
     """The store of commits, blobs and memory records.
 
@@ -121,6 +152,16 @@ class Journal(Protocol):
 
         Args:
             subject: A subject or pattern of one stream; the messages are in the order of the stream.
+            after: The sequence behind which to begin.
+            limit: How many messages at most.
+        """
+        ...
+
+    async def headings(self, pattern: str, *, after: int, limit: int = PAGE_HEADINGS) -> Headings | Unanswered:
+        """List the messages that match a pattern behind a sequence, without their bytes.
+
+        Args:
+            pattern: A subject or pattern of one stream; the messages are in the order of the stream.
             after: The sequence behind which to begin.
             limit: How many messages at most.
         """

@@ -17,6 +17,7 @@ import msgspec
 from contextbus.runtime import jetstream_api
 from contextbus.runtime.connection import Connection
 from contextbus.runtime.connection_errors import DisconnectedError, OverloadedError
+from contextbus.runtime.headings import read_headings
 from contextbus.runtime.jetstream_api import (
     Done,
     Failure,
@@ -29,9 +30,11 @@ from contextbus.runtime.journal import (
     COMMAND_HEADER,
     EXPECTED_HEADER,
     MESSAGE_ID_HEADER,
+    PAGE_HEADINGS,
     PAGE_RECORDS,
     Appended,
     Code,
+    Headings,
     Page,
     Record,
     Refused,
@@ -118,6 +121,12 @@ class JetStreamJournal:
         body = msgspec.json.encode({"seq": after + 1, "batch": limit, "next_by_subj": subject})
         batch = _Batch()
         return await self._ask(f"$JS.API.DIRECT.GET.{find_stream(subject)}", body, batch.receive)
+
+    async def headings(self, pattern: str, *, after: int, limit: int = PAGE_HEADINGS) -> Headings | Unanswered:
+        """List the messages that match a pattern behind a sequence, without their bytes."""
+        return await read_headings(
+            self._connection, find_stream(pattern), pattern, after=after, limit=limit, seconds=self._answer_seconds
+        )
 
     def put(self, subject: str, data: bytes, *, headers: Mapping[str, str]) -> Awaitable[bool | Refused | Unanswered]:
         """Store a blob where nothing is stored yet; False if something is."""

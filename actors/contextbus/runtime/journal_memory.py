@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import OrderedDict
 from collections.abc import Awaitable, Generator, Mapping
+from datetime import datetime
 from typing import Generic, TypeVar
 
 from contextbus.runtime.clock import Clock, SystemClock, format_moment
@@ -12,9 +13,12 @@ from contextbus.runtime.journal import (
     COMMAND_HEADER,
     DUPLICATE_WINDOW_SECONDS,
     MESSAGE_ID_HEADER,
+    PAGE_HEADINGS,
     PAGE_RECORDS,
     Appended,
     Code,
+    Heading,
+    Headings,
     Page,
     Record,
     Refused,
@@ -103,6 +107,17 @@ class MemoryJournal:
             found += records[start : start + limit + 1]
         found.sort(key=_sequence)
         return Page(tuple(found[:limit]), more=len(found) > limit)
+
+    async def headings(self, pattern: str, *, after: int, limit: int = PAGE_HEADINGS) -> Headings | Unanswered:
+        """List the messages that match a pattern behind a sequence, without their bytes."""
+        found = [
+            Heading(r.sequence, subject, r.command, len(r.data), datetime.fromisoformat(r.stored_at).timestamp())
+            for subject, records in self._stream(pattern).subjects.items()
+            if _matches(subject, pattern)
+            for r in records[bisect.bisect_right(records, after, key=_sequence) :]
+        ]
+        found.sort(key=lambda heading: heading.sequence)
+        return Headings(tuple(found[:limit]), more=len(found) > limit)
 
     def put(self, subject: str, data: bytes, *, headers: Mapping[str, str]) -> Awaitable[bool | Refused | Unanswered]:
         """Store a blob where nothing is stored yet; False if something is."""

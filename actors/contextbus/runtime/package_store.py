@@ -24,6 +24,8 @@ from contextbus_protocol.errors import ContextBusError
 
 CHUNK_BYTES: Final = 512 * 1024
 LONGEST_BLOB: Final = 64 * 1024 * 1024
+LONGEST_LIST: Final = 80 * (LONGEST_BLOB // CHUNK_BYTES + 1)
+"""Bytes that the list of the chunks of the longest blob takes, at most."""
 RUN_HEADER: Final = "Ctx-Run"
 UNCOMMITTED_SECONDS: Final = 600.0
 
@@ -128,6 +130,73 @@ class PackageStore:
         blobs = await self._journal.purge(subjects.blobs_of_run(self._tenant, run))
         return blobs if not isinstance(blobs, int) else commits + blobs
 
+    async def erase(self, run: str, digest: str) -> int | Refused | Unanswered:
+        """Erase a blob from the disk, and its chunks if it was cut, but for those that another blob of the run has too.
+
+        The chunks go first: an erasure that is interrupted can be repeated as long as their list is there.
+
+        Returns:
+            How many messages were erased.
+        """
+        subject = subjects.blob(self._tenant, run, digest)
+        record = await self._journal.last(subject)
+        if not isinstance(record, Record):
+            return 0 if record is None else record
+        erased = 0
+        listed = _read_list(record.data, digest)
+        if listed is not None:
+            kept = await self._shared(run, digest, set(listed.chunks))
+            if isinstance(kept, Unanswered):
+                return kept
+            for chunk in dict.fromkeys(listed.chunks):
+                if chunk in kept or not is_digest(chunk):
+                    continue
+                outcome = await self._erase_one(subjects.blob(self._tenant, run, chunk))
+                if not isinstance(outcome, bool):
+                    return outcome
+                erased += outcome
+        outcome = await self._journal.erase(subject, record.sequence)
+        return outcome if not isinstance(outcome, bool) else erased + outcome
+
+    async def chunks_of(self, run: str, digest: str) -> tuple[str, ...] | Unanswered:
+        """The digests of the chunks of a blob that was cut; none if it is whole or not there."""
+        data = await self._journal.get(subjects.blob(self._tenant, run, digest))
+        if isinstance(data, Unanswered):
+            return data
+        listed = None if data is None else _read_list(data, digest)
+        return () if listed is None else listed.chunks
+
+    async def _erase_one(self, subject: str) -> bool | Refused | Unanswered:
+        sequences = await self._journal.sequences(subject)
+        if isinstance(sequences, Unanswered):
+            return sequences
+        erased = False
+        for sequence in sequences:
+            outcome = await self._journal.erase(subject, sequence)
+            if not isinstance(outcome, bool):
+                return outcome
+            erased = erased or outcome
+        return erased
+
+    async def _shared(self, run: str, digest: str, chunks: set[str]) -> set[str] | Unanswered:
+        """Which of some chunks another blob of the run has too."""
+        shared: set[str] = set()
+        after, more = 0, True
+        while more:
+            page = await self._journal.headings(subjects.blobs_of_run(self._tenant, run), after=after)
+            if isinstance(page, Unanswered):
+                return page
+            for heading in page.headings:
+                other = f"sha256:{heading.subject.rpartition('.')[2]}"
+                if heading.size <= LONGEST_LIST and other != digest:
+                    listed = await self.chunks_of(run, other)
+                    if isinstance(listed, Unanswered):
+                        return listed
+                    shared.update(chunks.intersection(listed))
+            more = page.more
+            after = page.headings[-1].sequence if page.headings else after
+        return shared
+
     async def sweep(self, now: float) -> int | Refused | Unanswered:
         """Erase the blobs that no commit names and that are older than ten minutes.
 
@@ -161,7 +230,7 @@ class PackageStore:
             record = await self._journal.last(subject)
             if isinstance(record, Unanswered):
                 return record
-            if record is not None and now - _stored_at(record, now) > UNCOMMITTED_SECONDS:
+            if record is not None and now - stored_at(record, now) > UNCOMMITTED_SECONDS:
                 old[subject] = record
         if not old:
             return 0
@@ -220,9 +289,8 @@ class PackageStore:
         data = await self._journal.get(subjects.blob(self._tenant, run, digest))
         if not isinstance(data, bytes) or digest_bytes(data) == digest:
             return data
-        try:
-            listed = codec.decode_json(data, ChunkList)
-        except ContextBusError:
+        listed = _read_list(data, digest)
+        if listed is None:
             return None
         if listed.size > LONGEST_BLOB or len(listed.chunks) > LONGEST_BLOB // CHUNK_BYTES + 1:
             return None
@@ -240,6 +308,16 @@ class PackageStore:
         return whole if digest_bytes(whole) == digest else None
 
 
+def _read_list(data: bytes, digest: str) -> ChunkList | None:
+    """The list of chunks that stands for a blob; None if this is the blob itself, or damaged."""
+    if digest_bytes(data) == digest:
+        return None
+    try:
+        return codec.decode_json(data, ChunkList)
+    except ContextBusError:
+        return None
+
+
 def _groups(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
     for start in range(0, len(items), _AT_ONCE):
         yield items[start : start + _AT_ONCE]
@@ -250,7 +328,7 @@ def _stays(subject: str, record: Record, commands: set[str], cited: set[bytes]) 
     return digest in cited or (record.command != "" and record.command in commands)
 
 
-def _stored_at(record: Record, now: float) -> float:
+def stored_at(record: Record, now: float) -> float:
     """Seconds since 1970 (UTC); a record without a readable date counts as new."""
     try:
         return datetime.fromisoformat(record.stored_at).timestamp()

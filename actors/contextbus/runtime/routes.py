@@ -30,7 +30,7 @@ from contextbus_protocol.commands import (
 from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.envelope import Command, ReplyEncoding
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.memory_records import Forget, ListRecords, Remember
+from contextbus_protocol.memory_records import AllowRecords, Forget, ListRecords, Remember
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
 from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Offered, Query
@@ -62,7 +62,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 def fill_reply(message: AnyMessage, reply: str, encoding: ReplyEncoding) -> AnyMessage:
     """Answer a client where the frame says if it names no address, and in the encoding in which it asked."""
-    if isinstance(message, Command | Remember | Forget | ListRecords):
+    if isinstance(message, Command | Remember | Forget | ListRecords | AllowRecords):
         reply_to = message.reply_to or reply
         if encoding != message.reply_as or reply_to is not message.reply_to:
             reply_as: ReplyEncoding = "json" if encoding == "json" else message.reply_as
@@ -74,7 +74,7 @@ def addresses(message: AnyMessage) -> tuple[str, ...]:
     """List the addresses at which a message asks to be answered."""
     if isinstance(message, Place | Record):
         return (message.head.reply_to, message.head.notify)
-    if isinstance(message, Command | AskItems | Query | Remember | Forget | ListRecords):
+    if isinstance(message, Command | AskItems | Query | Remember | Forget | ListRecords | AllowRecords):
         return (message.reply_to,)
     return ()
 
@@ -94,7 +94,7 @@ def check(message: AnyMessage, tenant: str) -> Refusal | None:
         return _check(head.tenant, head.run, head.command, head.seconds_left, tenant)
     if isinstance(message, Command | Query):
         return _check(message.tenant, message.run, message.command, message.seconds_left, tenant)
-    if isinstance(message, AskItems | CancelCommand | Remember | Forget | ListRecords):
+    if isinstance(message, AskItems | CancelCommand | Remember | Forget | ListRecords | AllowRecords):
         return _check(message.tenant, message.run, "-", 1.0, tenant)
     return None
 
@@ -143,7 +143,7 @@ def refuse(message: AnyMessage, code: str, text: str) -> tuple[Send, ...]:
         case Query():
             failed = Failed(run=message.run, token=message.token, source=message.source, code=_word(code))
             return (Send(message.reply_to, failed),)
-        case Remember() | Forget() | ListRecords():
+        case Remember() | Forget() | ListRecords() | AllowRecords():
             error = ErrorReply(run=message.run, command=message.message_id, code=code, message=text)
             return (Send(message.reply_to, error, message.reply_as),)
         case _:

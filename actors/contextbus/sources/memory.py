@@ -9,6 +9,8 @@ import anyio
 
 from contextbus.core.scope import narrow
 from contextbus.runtime.journal import Journal
+from contextbus.sources.citations import open_citations
+from contextbus.sources.forgetting import Forgetting, Redact, Redactions
 from contextbus.sources.interface import FoundRecords, candidate, check_source, scope_read
 from contextbus.sources.memory_index import SCHEMA_VERSION, open_index
 from contextbus.sources.memory_session import MemorySession
@@ -17,7 +19,16 @@ from contextbus.sources.worker import AdminReply, AdminRequest
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.memory_records import (
+    AllowRecords,
+    Forget,
+    Forgotten,
+    ListRecords,
+    RecordsAllowed,
+    RecordsListed,
+    Remember,
+    Remembered,
+)
 from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Provenance, Scope, SourceKind
 
@@ -33,8 +44,9 @@ class MemorySource:
     Args:
         store: The store; its source id is this source's id.
         required: Whether a step fails without it.
-        keep_seconds: How often the index follows erasures of other processes while nobody asks.
+        keep_seconds: How often the indexes follow other processes while nobody asks.
         session: A session of the store: the source reads and is administered at its scope.
+        forgetting: Redacts the packages that hold forgotten records; without it they keep their copy.
 
     Attributes:
         pinned_scope: The session's scope, or the store's; None if the store is pinned to nothing (D.K.5).
@@ -50,6 +62,7 @@ class MemorySource:
         required: bool = False,
         keep_seconds: float = KEEP_SECONDS,
         session: MemorySession | None = None,
+        forgetting: Forgetting | None = None,
     ) -> None:
         self.id = store.source
         self.required = required
@@ -60,6 +73,7 @@ class MemorySource:
         options = (SCHEMA_VERSION, store.scope) if session is None else (SCHEMA_VERSION, store.scope, scope)
         self.options_digest = digest_bytes(encode_json(options))
         self._keep_seconds = keep_seconds
+        self._forgetting = forgetting
         check_source(self)
 
     async def query(self, query: Query) -> FoundRecords:
@@ -84,7 +98,7 @@ class MemorySource:
         return FoundRecords(found, erasures=marks.erasures)
 
     async def administer(self, request: AdminRequest) -> AdminReply:
-        """Remember, forget or list.
+        """Remember, forget, list or allow.
 
         Raises:
             ContextBusError: as ``MemoryStore`` does.
@@ -93,33 +107,66 @@ class MemorySource:
             case Remember():
                 return await self._remember(request)
             case Forget():
-                scope = self._narrow(request.scope)
-                erased = await self.store.forget(request.record_id, scope=scope, message_id=request.message_id)
-                return Forgotten(
-                    run=request.run,
-                    message_id=request.message_id,
-                    record_id=erased.record_id,
-                    revisions=erased.revisions,
-                    sequence=erased.sequence,
-                )
+                return await self._forget(request)
             case ListRecords():
                 limit = max(0, min(request.limit, MAX_LISTED))
                 records, sequence = await self.store.list_records(self._narrow(request.scope), limit=limit)
                 return RecordsListed(run=request.run, message_id=request.message_id, records=records, sequence=sequence)
+            case AllowRecords():
+                digests, sequence = await self.store.allow(
+                    request.digests, record_id=request.record_id, message_id=request.message_id
+                )
+                return RecordsAllowed(
+                    run=request.run, message_id=request.message_id, digests=digests, sequence=sequence
+                )
 
     async def keep(self) -> None:
-        """Follow the stream while nobody asks, so that what others forget leaves this index too."""
+        """Follow the streams while nobody asks."""
         while True:
-            await self.store.catch_up()
+            await self.follow()
             await anyio.sleep(self._keep_seconds)
 
+    async def follow(self) -> None:
+        """Bring the indexes up to date, and redact what commits have shown of forgotten records since (D.J.4).
+
+        What others forget leaves this index too, and a step that was under way while a record was forgotten is found.
+
+        Raises:
+            DeadlineExceededError: the streams do not answer.
+        """
+        await self.store.catch_up()
+        if self._forgetting is not None:
+            await self._forgetting.settle()
+
     async def aclose(self) -> None:
-        """Close the store's index."""
+        """Close the store's indexes."""
         await self.store.aclose()
+        if self._forgetting is not None:
+            await self._forgetting.aclose()
 
     def _narrow(self, requested: Scope) -> Scope:
         """Requests that write stay within the pinned scope, and may say more exactly whose record it is (D.K.2)."""
         return requested if self.pinned_scope is None else narrow(self.pinned_scope, requested)
+
+    async def _forget(self, request: Forget) -> Forgotten:
+        """Erase a record, then all packages that hold it; answered when both are done (D.J.7)."""
+        scope = self._narrow(request.scope)
+        erased = await self.store.forget(request.record_id, scope=scope, message_id=request.message_id)
+        done = Redactions()
+        if self._forgetting is not None:
+            blobs = await self._forgetting.settle(erased.record_id)
+            done = await self._forgetting.report(erased.record_id, erased.texts, blobs)
+        return Forgotten(
+            run=request.run,
+            message_id=request.message_id,
+            record_id=erased.record_id,
+            revisions=erased.revisions,
+            sequence=erased.sequence,
+            redacted=done.runs,
+            blobs=done.blobs,
+            messages=None if done.quotations is None else done.quotations.messages,
+            items=None if done.quotations is None else done.quotations.items,
+        )
 
     async def _remember(self, request: Remember) -> Remembered:
         kinds = tuple(sorted({ref.kind for ref in request.source_refs})) or _HOST
@@ -151,6 +198,7 @@ def memory_source(
     id: str = DEFAULT_ID,
     required: bool = False,
     scope: Scope = ANY_SCOPE,
+    redact: Redact | None = None,
 ) -> MemorySource: ...
 
 
@@ -166,6 +214,7 @@ def memory_source(
     id: str = DEFAULT_ID,  # noqa: A002  (the word that users write)
     required: bool = False,
     scope: Scope = ANY_SCOPE,
+    redact: Redact | None = None,
     session: MemorySession | None = None,
 ) -> MemorySource:
     """Make a memory source, from a session or from a store with a pinned scope (D.K.1).
@@ -177,16 +226,21 @@ def memory_source(
         id: The source's id; that of a session is its store's.
         required: Whether a step fails without it.
         scope: What the source is pinned to; requests narrow it (D.K.2).
+        redact: Has redactions recorded in the logs of runs; without it packages keep what was forgotten.
         session: A session, instead of all of these but ``required``: the source reads at its scope.
 
     Raises:
         InvalidTypeError: there is neither a session nor a journal with its tenant, or both.
     """
     if session is not None:
-        if journal is not None or tenant is not None or data is not None or id != DEFAULT_ID or scope != ANY_SCOPE:
+        given = (journal, tenant, data, redact)
+        if any(one is not None for one in given) or id != DEFAULT_ID or scope != ANY_SCOPE:
             raise InvalidTypeError("a session has its store and scope already: give session= and required= alone")
         return MemorySource(session.store, required=required, session=session)
     if journal is None or tenant is None:
         raise InvalidTypeError("a memory source needs a journal and a tenant, or session=")
     store = MemoryStore(journal, tenant, open_index(tenant, id, data), source=id, scope=scope)
-    return MemorySource(store, required=required)
+    forgetting: Forgetting | None = None
+    if redact is not None:
+        forgetting = Forgetting(journal, tenant, id, open_citations(tenant, id, data), redact)
+    return MemorySource(store, required=required, forgetting=forgetting)

@@ -65,15 +65,27 @@ class ErasureLog:
         Raises:
             DeadlineExceededError: the log does not answer.
         """
-        found: tuple[RecordErased, int] | None = None
-        async for records in memory_log.read_all(self._journal, self.subject):
-            for record in records:
-                if record.command != command:
-                    continue
-                for event in self.events_of(record):
-                    if isinstance(event, RecordErased) and event.record_id == record_id:
-                        found = (event, record.sequence)
-        return found
+        found = [(event, sequence) for event, sequence, by in await self._tombstones(record_id) if by == command]
+        return found[-1] if found else None
+
+    async def digests_of(self, record_id: str) -> tuple[str, ...]:
+        """The digests of all that a forgotten record said, in order; none if it was not forgotten.
+
+        Raises:
+            DeadlineExceededError: the log does not answer.
+        """
+        found = await self._tombstones(record_id)
+        return tuple(sorted({digest for event, _, _ in found for digest in event.digests}))
+
+    async def _tombstones(self, record_id: str) -> list[tuple[RecordErased, int, str]]:
+        """The tombstones of a record, each with its sequence and its command."""
+        return [
+            (event, record.sequence, record.command)
+            async for records in memory_log.read_all(self._journal, self.subject)
+            for record in records
+            for event in self.events_of(record)
+            if isinstance(event, RecordErased) and event.record_id == record_id
+        ]
 
     def events_of(self, record: Record) -> tuple[AnyEvent | UnknownEvent, ...]:
         """The events of a commit that concern this store; none if the commit is damaged.

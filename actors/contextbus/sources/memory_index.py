@@ -21,7 +21,7 @@ from contextbus_protocol.memory_records import MemoryRecord
 from contextbus_protocol.subjects import encode_name
 from contextbus_protocol.values import Scope
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = f"""
 CREATE TABLE marks (name TEXT PRIMARY KEY, sequence INTEGER NOT NULL);
 CREATE TABLE records (
@@ -31,6 +31,7 @@ CREATE TABLE records (
 );
 CREATE TABLE erased (record_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL);
 CREATE TABLE forbidden (digest TEXT PRIMARY KEY);
+CREATE TABLE allowed (digest TEXT PRIMARY KEY);
 CREATE VIRTUAL TABLE words USING fts5(body, tokenize = '{TOKENIZER}')
 """
 _COLUMNS: Final = "record_id, revision, digest, text, at, origin, source_kinds, version, " + ", ".join(SCOPE_FIELDS)
@@ -136,6 +137,7 @@ class MemoryIndex:
                     elif isinstance(event, RecordAllowed):
                         rows = [(digest,) for digest in event.digests]
                         connection.executemany("DELETE FROM forbidden WHERE digest = ?", rows)
+                        connection.executemany("INSERT OR IGNORE INTO allowed (digest) VALUES (?)", rows)
             if has_erased and not self._database.scrub(connection):
                 return
             # Only now: whoever dies before has to do all of it again.
@@ -147,6 +149,10 @@ class MemoryIndex:
     def is_forbidden(self, digest: str) -> bool:
         """Whether a digest was forgotten and not allowed again (D.K.24)."""
         return self._database.use(lambda connection: _exists(connection, "forbidden", "digest", digest))
+
+    def is_allowed(self, digest: str) -> bool:
+        """Whether a digest was forgotten, and the host allowed it again (D.K.24)."""
+        return self._database.use(lambda connection: _exists(connection, "allowed", "digest", digest))
 
     def is_erased(self, record_id: str) -> bool:
         """Whether a record was forgotten; its id is never used again."""
@@ -218,6 +224,7 @@ def _erase(connection: sqlite3.Connection, event: RecordErased, sequence: int) -
     connection.execute("INSERT OR IGNORE INTO erased (record_id, sequence) VALUES (?, ?)", (event.record_id, sequence))
     rows = [(digest,) for digest in event.digests]
     connection.executemany("INSERT OR IGNORE INTO forbidden (digest) VALUES (?)", rows)
+    connection.executemany("DELETE FROM allowed WHERE digest = ?", rows)
 
 
 def _replace(connection: sqlite3.Connection, sequence: int, record: MemoryRecord) -> None:

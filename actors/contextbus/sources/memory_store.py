@@ -7,6 +7,7 @@ decided at, so a repeated or concurrent request has one effect.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -16,6 +17,7 @@ import msgspec
 from contextbus.core.scope import lies_within, narrow, require_scope
 from contextbus.runtime.clock import Clock, SystemClock
 from contextbus.runtime.journal import Journal
+from contextbus.runtime.package_store import is_digest
 from contextbus.sources import memory_log
 from contextbus.sources.memory_erasures import ErasureLog
 from contextbus.sources.memory_feed import MemoryFeed, decode_record
@@ -41,6 +43,7 @@ RECORD_VERSION: Final = 1
 MAX_TEXT_BYTES: Final = 64 * 1024
 MAX_LABEL_CHARACTERS: Final = 256
 MAX_SOURCE_KINDS: Final = 16
+MAX_ALLOWED: Final = 1024
 CONFLICTS: Final = 16
 _ID_DIGITS: Final = 32
 ANY_SCOPE: Final = Scope()
@@ -54,11 +57,15 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """A forgotten record: how many revisions it had, and the sequence of its tombstone in the tenant's log."""
+    """A forgotten record: how many revisions it had, and the sequence of its tombstone in the tenant's log.
+
+    ``texts`` are what its revisions said; none if they were erased already.
+    """
 
     record_id: str
     revisions: int
     sequence: int
+    texts: tuple[str, ...] = ()
 
 
 class MemoryStore:
@@ -141,7 +148,7 @@ class MemoryStore:
         command = self._command("remember", message_id, effective, record_id)
         digest = digest_text(text)
         await self.catch_up()
-        target = record_id if record_id is not None else f"m-{command[:_ID_DIGITS]}"
+        target = record_id if record_id is not None else await self._find_id(command, digest)
         subject = subjects.memory(self.tenant, self.source, target)
         for _ in range(CONFLICTS):
             revisions = await self._read_revisions(subject)
@@ -169,7 +176,8 @@ class MemoryStore:
                 subject,
                 encode_json(record),
                 expected=revisions[-1].sequence if revisions else 0,
-                message_id=command,
+                # A request that is made again under another id, after its record was forgotten, is no duplicate.
+                message_id=f"{target}.{command}",
                 command=command,
             )
             if sequence is not None:
@@ -181,7 +189,7 @@ class MemoryStore:
         """Erase every revision of a record, from the disk too (D.K.24).
 
         The tombstone is committed first, so that an erasure which is interrupted is finished by whoever reads on.
-        Packages that quote the record keep their copy until they are redacted.
+        ``forgetting`` redacts the packages that hold the record.
 
         Raises:
             ScopeConflictError: the scope names nobody, or lies outside the store's.
@@ -202,7 +210,9 @@ class MemoryStore:
             digests = tuple(sorted({record.digest for record in records}))
             sequence = await self._erasures.commit_erased(record_id, digests, command, self._now())
             count = 0 if erased is None else erased.revisions
-            erased = Erased(record_id, count + len(revisions), sequence)
+            texts = () if erased is None else erased.texts
+            texts = tuple(dict.fromkeys((*texts, *(record.text for record in records))))
+            erased = Erased(record_id, count + len(revisions), sequence, texts)
             for known in revisions:
                 await memory_log.erase(self._journal, subject, known.sequence)
         if erased is None:
@@ -210,17 +220,40 @@ class MemoryStore:
         await self.catch_up()
         return erased
 
-    async def allow(self, digests: tuple[str, ...], *, message_id: str) -> int:
-        """Let forgotten texts be remembered again (D.K.24); gives the sequence in the tenant's log.
+    async def allow(
+        self, digests: tuple[str, ...] = (), *, record_id: str | None = None, message_id: str
+    ) -> tuple[tuple[str, ...], int]:
+        """Let forgotten texts be remembered again (D.K.24); gives their digests and the sequence in the tenant's log.
+
+        Args:
+            digests: The digests of the texts.
+            record_id: A forgotten record, all of whose texts are meant too; it is not used again itself.
+            message_id: The same id has one effect, whenever it is repeated.
 
         Raises:
+            InvalidTypeError: nothing is named, or what is no digest.
+            LimitError: too many are named at once, or the log refuses.
+            NotFoundError: the record was not forgotten.
             DeadlineExceededError: the log does not answer.
         """
         _check_labels(message_id, "asserted", ())
+        for digest in digests:
+            if not is_digest(digest):
+                raise InvalidTypeError("a digest is sha256: and 64 hex digits of lower case")
+        if record_id is not None:
+            named = await self._erasures.digests_of(record_id)
+            if not named:
+                raise NotFoundError(f"record {record_id!r} was not forgotten, so there is nothing to allow")
+            digests += named
+        digests = tuple(sorted(set(digests)))
+        if not digests:
+            raise InvalidTypeError("name what is allowed again: a text, its digest, or a forgotten record")
+        if len(digests) > MAX_ALLOWED:
+            raise LimitError(f"at most {MAX_ALLOWED} digests are allowed at once, not {len(digests)}: split them")
         command = self._command("allow", message_id, Scope(), None)
-        sequence = await self._erasures.commit_allowed(tuple(sorted(set(digests))), command, self._now())
+        sequence = await self._erasures.commit_allowed(digests, command, self._now())
         await self.catch_up()
-        return sequence
+        return digests, sequence
 
     async def list_records(self, scope: Scope, *, limit: int = 1000) -> tuple[tuple[MemoryRecord, ...], int]:
         """The newest revisions within a scope ordered by id, and the sequence that they are as of.
@@ -264,6 +297,18 @@ class MemoryStore:
         async for records in memory_log.read_all(self._journal, subject):
             found.extend(_Revision(r.sequence, r.command, decode_record(r.data)) for r in records)
         return found
+
+    async def _find_id(self, command: str, digest: str) -> str:
+        """The id of a new record: that of the request, or the next free one if the host allows its text again.
+
+        Without that, a late copy of a request whose record was forgotten meets the forgotten id.
+        """
+        name = command
+        while await _in_thread(partial(self._index.is_erased, target := f"m-{name[:_ID_DIGITS]}")):
+            if not await _in_thread(lambda: self._index.is_allowed(digest)):
+                break
+            name = digest_bytes(target.encode()).removeprefix("sha256:")
+        return target
 
     async def _check_allowed(self, record_id: str, digest: str) -> None:
         if await _in_thread(lambda: self._index.is_erased(record_id)):

@@ -19,7 +19,16 @@ from contextbus.sources.interface import Kept, Source
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.commands import ErrorReply, refuse
 from contextbus_protocol.errors import ContextBusError, InternalError, PayloadTooLargeError
-from contextbus_protocol.memory_records import Forget, Forgotten, ListRecords, RecordsListed, Remember, Remembered
+from contextbus_protocol.memory_records import (
+    AllowRecords,
+    Forget,
+    Forgotten,
+    ListRecords,
+    RecordsAllowed,
+    RecordsListed,
+    Remember,
+    Remembered,
+)
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.questions import Failed, Offered, Query
 
@@ -28,15 +37,15 @@ FIRST_BACKOFF_SECONDS: Final = 0.1
 LONGEST_BACKOFF_SECONDS: Final = 30.0
 MAX_WAITING: Final = 1024
 
-AdminRequest = Remember | Forget | ListRecords
-AdminReply = Remembered | Forgotten | RecordsListed
+AdminRequest = Remember | Forget | ListRecords | AllowRecords
+AdminReply = Remembered | Forgotten | RecordsListed | RecordsAllowed
 
 _log = get_logger(__name__)
 
 
 @runtime_checkable
 class Administered(Protocol):
-    """A source that takes requests beside queries: it remembers, forgets and lists."""
+    """A source that takes requests beside queries: it remembers, forgets, lists and allows."""
 
     async def administer(self, request: AdminRequest) -> AdminReply:
         """Serve a request.
@@ -147,7 +156,7 @@ class Worker:
 
     def _take_request(self, frame: Frame) -> None:
         message = self._decode(frame)
-        if not isinstance(message, Remember | Forget | ListRecords):
+        if not isinstance(message, Remember | Forget | ListRecords | AllowRecords):
             self._refuse(frame, message)
         elif self._is_ours(message.tenant, message.source, message.reply_to):
             self._start(self._answer_request, message, codec.JSON if message.reply_as == "json" else codec.MSGPACK)

@@ -1,0 +1,373 @@
+"""One step of a compiler without a run: what is asked, what is compiled, what comes of it (D.G, D.H, D.I, D.J)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from contextbus.core.bound_models import binds_thinking
+from contextbus.core.budget import require_count, usable_input_tokens
+from contextbus.core.candidates import cut_result, validate_candidates
+from contextbus.core.compiler_state import Standing, StepOutcome, Texts, key_of, restorable, shadow, sort_placed
+from contextbus.core.context_input import ContextInput
+from contextbus.core.estimate import Estimator
+from contextbus.core.history import digest_message, make_query
+from contextbus.core.refresh import RefreshPlan, plan_refresh
+from contextbus.core.request_history import RequestHistory, make_prefix, prefix_cause
+from contextbus.core.skill_loads import body_record
+from contextbus.core.working_memory_items import active_task
+from contextbus_protocol.compiler_state import ContextCompilerState, SentBlock
+from contextbus_protocol.errors import ContextBusError, InvalidTypeError
+from contextbus_protocol.package import CachePrefixCause, Package
+from contextbus_protocol.questions import Failed, Offered
+from contextbus_protocol.values import (
+    ContextBudget,
+    Model,
+    ModelPrefix,
+    RefreshOptions,
+    SourceResult,
+    SourceSpec,
+    SourceStatus,
+)
+from contextbus_protocol.working_memory import WorkingMemorySnapshot
+
+
+class CompilerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compiler was made with, as far as its steps depend on it."""
+
+    sources: tuple[SourceSpec, ...] = ()
+    budget: ContextBudget = ContextBudget()
+    refresh: RefreshOptions = RefreshOptions()
+    bound_models: tuple[ModelPrefix, ...] = ()
+
+
+class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The input of one step (D.G.3).
+
+    ``user_text`` is the latest user text by D.G.17; ``input_tokens`` takes the place of what the model leaves (D.I.1).
+    """
+
+    run_id: str
+    step: int
+    request: RequestHistory
+    user_text: str
+    model: Model
+    overhead_tokens: int = 0
+    working_memory: WorkingMemorySnapshot | None = None
+    refresh: bool = False
+    redacted: bool = False
+    estimator_kind: str | None = None
+    tools_digest: str | None = None
+    input_tokens: int | None = None
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """Records that a source is asked for whatever the query says (D.H.8, D.K.26)."""
+
+    source: str
+    records: tuple[str, ...]
+
+
+class CompilerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is settled before any source is asked; token figures are in tokens."""
+
+    refresh: RefreshPlan
+    query: str
+    pass_: int
+    input_tokens: int
+    used_tokens: int
+    standing: Standing
+    restored: tuple[SourceResult, ...]
+    demands: tuple[Demand, ...]
+    prefix_cause: CachePrefixCause | None
+    tail_kept: bool
+    active_task_id: str | None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a retrieval is due and within the passes, be its query empty or not."""
+        return self.refresh.retrieve or self.refresh.skipped
+
+    def records_of(self, source: str) -> tuple[str, ...]:
+        """The records that a source is asked for by id."""
+        return next((d.records for d in self.demands if d.source == source), ())
+
+
+class _RefreshView(msgspec.Struct, frozen=True):
+    """The state of a compiler as ``plan_refresh`` reads it."""
+
+    last: int | None
+    passes: int
+    last_refresh_step: int | None
+    last_active_task: str | None
+    refused_task: tuple[str | None, ...]
+    refresh_requested: bool
+
+
+def check_request(request: StepRequest) -> None:
+    """Refuse an input that is not one.
+
+    Raises:
+        InvalidTypeError: a field has the wrong type or is no count (D.G.3, D.T.4).
+    """
+    run_id = cast("object", request.run_id)
+    if not isinstance(run_id, str) or not run_id:
+        raise InvalidTypeError("run_id is a text that is not empty")
+    require_count("step", request.step)
+    require_count("overhead_tokens", request.overhead_tokens)
+    model = cast("object", request.model)
+    if not isinstance(model, Model):
+        raise InvalidTypeError("model is a Model(provider, model_id, context_window, max_output_tokens)")
+    memory = cast("object", request.working_memory)
+    if memory is not None and not isinstance(memory, WorkingMemorySnapshot):
+        raise InvalidTypeError("working_memory is a WorkingMemorySnapshot; create_working_memory makes one")
+    for name in ("refresh", "redacted"):
+        if type(getattr(request, name)) is not bool:
+            raise InvalidTypeError(f"{name} is True or False")
+
+
+def is_reopened(state: ContextCompilerState, step: int) -> bool:
+    """Whether a step is the last one again.
+
+    Raises:
+        InvalidTypeError: it lies before the last one (D.G.3).
+    """
+    if state.last_step is not None and step < state.last_step:
+        raise InvalidTypeError(f"step {step} lies before step {state.last_step}: steps never go back")
+    return step == state.last_step
+
+
+def plan_step(
+    state: ContextCompilerState,
+    request: StepRequest,
+    options: CompilerOptions,
+    texts: Texts,
+    estimator: Estimator,
+    rewritten: str | None = None,
+) -> CompilerPlan:
+    """Settle query, refresh, budget and cache prefix of a step, and what is owed to it.
+
+    Args:
+        state: the compiler before the step.
+        request: the step.
+        options: what the compiler was made with.
+        texts: what it retrieved of the records that it placed.
+        estimator: the counter of the step.
+        rewritten: the query that the host made of ours (D.A.9).
+
+    Raises:
+        InvalidTypeError: the step lies before the last one, or the model's numbers are no counts (D.B.21).
+    """
+    reopened = is_reopened(state, request.step)
+    task = None if request.working_memory is None else active_task(request.working_memory)
+    query = make_query(None if task is None else task.title, request.user_text)
+    if rewritten is not None:
+        query = make_query(None, rewritten)
+    refresh = _plan_refresh(state, request, options, None if task is None else task.id, query)
+    history = request.request.history
+    standing = sort_placed(state, request.request.present)
+    restored = restorable(standing, texts, (s.id for s in options.sources))
+    input_tokens = usable_input_tokens(request.model) if request.input_tokens is None else request.input_tokens
+    return CompilerPlan(
+        refresh=refresh,
+        query=query,
+        pass_=state.passes + (1 if refresh.retrieve else 0),
+        input_tokens=input_tokens,
+        used_tokens=estimator.tokens(history.eighteenths) + request.overhead_tokens,
+        standing=standing,
+        restored=restored,
+        demands=_list_demands(state, request.request, options, standing, texts),
+        prefix_cause=prefix_cause(
+            state.prefix_before if reopened else state.prefix,
+            history,
+            request.model,
+            request.tools_digest,
+            redacted=request.redacted,
+        ),
+        tail_kept=binds_thinking(request.model, options.bound_models),
+        active_task_id=None if task is None else task.id,
+    )
+
+
+def _plan_refresh(
+    state: ContextCompilerState, request: StepRequest, options: CompilerOptions, task: str | None, query: str
+) -> RefreshPlan:
+    view = _RefreshView(
+        state.last_step,
+        state.passes,
+        state.last_refresh_step,
+        state.last_active_task,
+        state.refused_task,
+        state.refresh_requested,
+    )
+    return plan_refresh(
+        view,
+        options.refresh,
+        step=request.step,
+        active_task_id=task,
+        host_request=request.refresh,
+        query=query,
+        has_sources=bool(options.sources),
+        redacted=request.redacted,
+    )
+
+
+def _list_demands(
+    state: ContextCompilerState,
+    request: RequestHistory,
+    options: CompilerOptions,
+    standing: Standing,
+    texts: Texts,
+) -> tuple[Demand, ...]:
+    """What the step needs and nobody has the text of, in source order."""
+    owed = [(p.source, p.record_id) for p in standing.gone if p.mandatory and key_of(p) not in texts]
+    at_hand = {p.record_id for p in (*standing.live, *standing.gone)}
+    bodies = [b for b in map(body_record, request.skills) if b not in at_hand and b not in state.absent]
+    demands: list[Demand] = []
+    for spec in options.sources:
+        records = [record for source, record in owed if source == spec.id]
+        if spec.kind == "skills":
+            records += bodies
+        if records:
+            demands.append(Demand(spec.id, tuple(records)))
+    return tuple(demands)
+
+
+def read_answer(
+    spec: SourceSpec, answer: Offered | Failed, plan: CompilerPlan, options: CompilerOptions
+) -> SourceResult:
+    """A source's answer as selection uses it: cut to the limit, and failed as a whole if any of it is malformed.
+
+    Records that were asked for by id do not count towards the limit; where nothing else was asked, the rest is dropped
+    (D.C.16, D.G.14, D.K.27).
+    """
+    if isinstance(answer, Failed):
+        return SourceResult(
+            source=spec.id,
+            kind=spec.kind,
+            status=SourceStatus.FAILED,
+            required=spec.required,
+            error=answer.code,
+            origin_code=answer.origin_code,
+            origin_type=answer.origin_type,
+        )
+    records = plan.records_of(spec.id)
+    owed = tuple(c for c in answer.candidates if c.record_id in records)
+    others = tuple(c for c in answer.candidates if c.record_id not in records) if plan.refresh.retrieve else ()
+    result = SourceResult(spec.id, spec.kind, SourceStatus.OK, others, spec.required)
+    try:
+        result = cut_result(result, options.refresh.candidates_per_source)
+        result = msgspec.structs.replace(result, candidates=owed + result.candidates)
+        validate_candidates(result.candidates)
+    except ContextBusError:
+        return SourceResult(spec.id, spec.kind, SourceStatus.FAILED, required=spec.required, error="malformed")
+    return result
+
+
+def merge_answers(
+    answers: Sequence[SourceResult], plan: CompilerPlan, options: CompilerOptions
+) -> tuple[SourceResult, ...]:
+    """The answers in source order, so that timing changes nothing (D.G.25); with an empty query the rest is skipped.
+
+    What is owed is asked for even then: the query says nothing about it (D.G.21, D.H.8).
+    """
+    by_source = {result.source: result for result in answers}
+    if plan.refresh.skipped:
+        for spec in options.sources:
+            skipped = SourceResult(spec.id, spec.kind, SourceStatus.SKIPPED, required=spec.required)
+            by_source.setdefault(spec.id, skipped)
+    return tuple(by_source[spec.id] for spec in options.sources if spec.id in by_source)
+
+
+def compile_input(
+    request: StepRequest, plan: CompilerPlan, options: CompilerOptions, results: tuple[SourceResult, ...]
+) -> ContextInput:
+    """The input of the pure compile for a step."""
+    return ContextInput(
+        run_id=request.run_id,
+        step=request.step,
+        input_tokens=plan.input_tokens,
+        used_tokens=plan.used_tokens,
+        budget=options.budget,
+        results=results,
+        restored=plan.restored,
+        working_memory=request.working_memory,
+        placed=shadow(plan.standing),
+        query=plan.query if plan.refresh.retrieve else "",
+        refresh=plan.refresh.reason,
+        pass_=plan.pass_,
+        fallback=plan.refresh.fallback,
+        redacted=request.redacted,
+        cache_prefix_changed=plan.prefix_cause is not None,
+        cache_prefix_cause=plan.prefix_cause,
+        estimator_kind=request.estimator_kind,
+        tail_kept=plan.tail_kept,
+        phase="compile" if request.input_tokens is None else "overflow-retry",
+    )
+
+
+def plan_overflow(first: CompilerPlan, again: CompilerPlan) -> CompilerPlan:
+    """The plan of a step that is compiled again because its request was too large (D.I.1, D.I.4).
+
+    Args:
+        first: the plan of its first compile: its query, its pass and what it could restore stay.
+        again: the plan with the messages and the limit of now.
+    """
+    return msgspec.structs.replace(
+        again,
+        refresh=msgspec.structs.replace(first.refresh, reason="overflow-retry"),
+        query=first.query,
+        pass_=first.pass_,
+        restored=first.restored,
+        demands=first.demands,
+    )
+
+
+def outcome_of(
+    state: ContextCompilerState,
+    request: StepRequest,
+    plan: CompilerPlan,
+    results: Sequence[SourceResult],
+    package: Package,
+) -> StepOutcome:
+    """What a compiled step adds to the state."""
+    blocks = tuple(
+        SentBlock(block.placement, digest_message(message), package.step, package.manifest.pass_)
+        for block in package.blocks
+        for message in block.messages
+    )
+    kept = (b.digest for b in blocks if b.placement == "append" or plan.tail_kept)
+    missing = _list_missing(plan, results)
+    owed = {(p.source, p.record_id) for p in plan.standing.gone}
+    bodies = {body_record(skill) for skill in request.request.skills}
+    everywhere = [record for record in bodies if _is_absent(record, plan, missing)]
+    return StepOutcome(
+        package=package,
+        blocks=blocks,
+        prefix=make_prefix(request.request.history, request.model, request.tools_digest, kept),
+        prefix_before=state.prefix_before if is_reopened(state, request.step) else state.prefix,
+        present=request.request.present,
+        retrieved=plan.refresh.retrieve,
+        host_request=request.refresh,
+        active_task_id=plan.active_task_id,
+        missing=tuple(pair for pair in missing if pair in owed),
+        absent=tuple(sorted(everywhere)),
+    )
+
+
+def _list_missing(plan: CompilerPlan, results: Sequence[SourceResult]) -> list[tuple[str, str]]:
+    """The records that were asked for by id and that their source answered without."""
+    missing: list[tuple[str, str]] = []
+    for result in results:
+        if result.status is SourceStatus.OK:
+            offered = {c.record_id for c in result.candidates}
+            missing += [(result.source, r) for r in plan.records_of(result.source) if r not in offered]
+    return missing
+
+
+def _is_absent(record: str, plan: CompilerPlan, missing: Sequence[tuple[str, str]]) -> bool:
+    """Whether every source that was asked for a record answered without it."""
+    asked = [d.source for d in plan.demands if record in d.records]
+    return bool(asked) and all((source, record) in missing for source in asked)

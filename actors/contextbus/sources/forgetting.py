@@ -1,0 +1,246 @@
+"""Forgetting beyond the store: packages that hold a forgotten record are redacted, and their bytes erased (D.J).
+
+All of it is decided by what log and package store have, so that whoever reads on finishes what another began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Final, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from contextbus.runtime.clock import Clock, SystemClock
+from contextbus.runtime.journal import Journal, Refused
+from contextbus.runtime.logs import get_logger
+from contextbus.runtime.package_store import PackageStore
+from contextbus.sources import memory_log
+from contextbus.sources.citations import CitationIndex, Due
+from contextbus.sources.citations_feed import CitationFeed
+from contextbus.sources.quotations import Quotations, count_quotations
+from contextbus.sources.redaction import redact_output
+from contextbus.sources.uncommitted import read_uncommitted
+from contextbus_protocol import subjects
+from contextbus_protocol.codec import encode_json
+from contextbus_protocol.commands import Recorded, RedactedPackage, RedactPackages
+from contextbus_protocol.digests import digest_bytes
+from contextbus_protocol.errors import ConflictError, ContextBusError, DeadlineExceededError, LimitError
+from contextbus_protocol.memory_records import RedactedRun
+
+T = TypeVar("T")
+
+Redact = Callable[[RedactPackages], Awaitable[Recorded]]
+"""Asks selection to record redactions, again until it is answered; raises what it refuses with."""
+
+PACKAGES_AT_ONCE: Final = 256
+REDACT_SECONDS: Final = 10.0
+
+_log = get_logger(__name__)
+
+
+class Redactions(msgspec.Struct, frozen=True):
+    """What a forget took a record out of: steps of runs, how many blobs were erased, and who quotes it still."""
+
+    runs: tuple[RedactedRun, ...] = ()
+    blobs: int = 0
+    quotations: Quotations | None = None
+
+
+class Forgetting:
+    """Redacts the packages that hold forgotten records of one memory store.
+
+    Args:
+        journal: The streams.
+        tenant: The tenant.
+        source: The id of the memory source.
+        index: The citations of the store.
+        redact: Has redactions recorded in the log of a run.
+        clock: The clock that commands carry.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        tenant: str,
+        source: str,
+        index: CitationIndex,
+        redact: Redact,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._journal = journal
+        self._tenant = tenant
+        self._source = source
+        self._index = index
+        self._redact = redact
+        self._clock: Clock = clock or SystemClock()
+        self._packages = PackageStore(journal, tenant)
+        self._feed = CitationFeed(journal, tenant, source, index, self._packages)
+        self._lock: anyio.Lock | None = None
+
+    async def settle(self, record_id: str | None = None) -> int:
+        """Redact and erase whatever holds a record that is forgotten by now; gives how many blobs were erased.
+
+        A commit that cites a tombstone which its step had not seen is redacted here too (D.J.4).
+
+        Args:
+            record_id: A forgotten record, of which nothing may be left in the end.
+
+        Raises:
+            ContextBusError: the streams do not answer, or the record could not be taken out of a run; all others are
+                done, and the rest is done when it is settled again.
+        """
+        if self._lock is None:
+            self._lock = anyio.Lock()
+        async with self._lock:
+            await self._feed.catch_up()
+            failed = await self._redact_due()
+            erased = await self._erase_spent()
+            if await self._read_uncommitted():
+                # A step whose blob was looked at may have committed meanwhile.
+                await self._feed.catch_up()
+                failed |= await self._redact_due()
+                erased += await self._erase_spent() + await self._erase_condemned()
+            if failed and record_id is not None:
+                for one in await _in_thread(self._index.due):
+                    if one.record_id == record_id and one.run in failed:
+                        raise failed[one.run]
+            return erased
+
+    async def report(self, record_id: str, texts: Sequence[str], erased: int) -> Redactions:
+        """What became of a forgotten record: the steps that it was taken out of, and who quotes it still (D.J.7).
+
+        Args:
+            record_id: The record.
+            texts: The texts of its revisions; none if they were gone already, and then nothing can be counted.
+            erased: How many blobs were erased.
+
+        Raises:
+            DeadlineExceededError: log or store do not answer.
+        """
+        steps = await _in_thread(partial(self._index.redacted, record_id))
+        runs = tuple(
+            RedactedRun(run, tuple(step for _, step in found))
+            for run, found in groupby(steps, key=lambda pair: pair[0])
+        )
+        quotations: Quotations | None = None
+        if texts:
+            named = [found.run for found in runs]
+            quotations = await count_quotations(self._journal, self._packages, self._tenant, named, texts)
+        return Redactions(runs, erased, quotations)
+
+    async def aclose(self) -> None:
+        """Close the index."""
+        await _in_thread(self._index.close)
+
+    # -- packages that commits name
+
+    async def _redact_due(self) -> dict[str, ContextBusError]:
+        """Redact all packages that are due, run by run; gives the runs that could not be, each with the reason."""
+        failed: dict[str, ContextBusError] = {}
+        asked: set[str] = set()
+        while True:
+            due = [one for one in await _in_thread(self._index.due) if one.run not in failed]
+            if not due:
+                return failed
+            seen = 0
+            for run, found in groupby(due, key=lambda one: one.run):
+                # One record at a time: the next one is taken out of what takes the place of these packages.
+                _, first = next(groupby(found, key=lambda one: one.record_id))
+                try:
+                    seen = max(seen, await self._redact_run(run, tuple(first)[:PACKAGES_AT_ONCE], asked))
+                except DeadlineExceededError as exc:
+                    # Nobody is there: each further run would wait as long for nothing.
+                    _log.warning("redaction_unanswered", source=self._source, run=run)
+                    failed |= {one.run: exc for one in due}
+                    break
+                except ContextBusError as exc:
+                    _log.warning("redaction_failed", source=self._source, run=run, code=exc.code)
+                    failed[run] = exc
+            await self._feed.catch_up(seen)
+
+    async def _redact_run(self, run: str, due: tuple[Due, ...], asked: set[str]) -> int:
+        """Redact packages of one run; gives the sequence of the commit that says so, 0 if the run is gone."""
+        if await memory_log.insist(partial(self._journal.last, subjects.log(self._tenant, run, "run"))) is None:
+            await _in_thread(partial(self._index.drop_run, run))
+            return 0
+        key = ("redact-packages", self._tenant, self._source, [(d.record_id, d.erasure, d.package) for d in due])
+        command = digest_bytes(encode_json(key)).removeprefix("sha256:")
+        if command in asked:
+            raise ConflictError(f"run {run!r} says that its packages are redacted, and its log does not; ask again")
+        asked.add(command)
+        packages: list[RedactedPackage] = []
+        for one in due:
+            found = await memory_log.insist(partial(self._packages.get, run, (one.package,)))
+            replacement = redact_output(
+                found[0][1] if found else None,
+                one.package,
+                source=self._source,
+                record_id=one.record_id,
+                placed=one.placed,
+            )
+            reference = digest_bytes(replacement)
+            await self._insist(partial(self._packages.put, run, ((reference, replacement),), command))
+            packages.append(RedactedPackage(one.step, one.package, reference))
+        recorded = await self._redact(
+            RedactPackages(
+                run=run,
+                tenant=self._tenant,
+                command=command,
+                attempt=1,
+                reply_to="",
+                seconds_left=REDACT_SECONDS,
+                now=int(self._clock.now() * 1000),
+                seen=max(one.sequence for one in due),
+                source=self._source,
+                record_id=due[0].record_id,
+                erasure=due[0].erasure,
+                packages=tuple(packages),
+            )
+        )
+        return recorded.sequence
+
+    async def _erase_spent(self) -> int:
+        """Erase the blobs that redactions replaced; gives how many there were."""
+        erased = 0
+        for run, reference in await _in_thread(self._index.spent):
+            erased += bool(await self._insist(partial(self._packages.erase, run, reference)))
+            await _in_thread(partial(self._index.drop_spent, run, reference))
+        return erased
+
+    # -- blobs that no commit names
+
+    async def _read_uncommitted(self) -> bool:
+        """Look into the blobs that no commit names and that may hold a forgotten record; gives whether one does."""
+        unread = await _in_thread(self._index.unread)
+        if unread:
+            found = await read_uncommitted(self._journal, self._packages, self._tenant, unread)
+            await _in_thread(partial(self._index.note_read, found))
+        return bool(await _in_thread(self._index.condemned))
+
+    async def _erase_condemned(self) -> int:
+        erased = 0
+        for blob in await _in_thread(self._index.condemned):
+            erased += bool(await self._insist(partial(self._packages.erase, blob.run, blob.reference)))
+            await _in_thread(partial(self._index.drop_uncommitted, (blob.sequence,)))
+        return erased
+
+    async def _insist(self, ask: Callable[[], Awaitable[object]]) -> object:
+        """Ask the package store until it answers.
+
+        Raises:
+            LimitError: it refuses.
+            DeadlineExceededError: it does not answer.
+        """
+        answer = await memory_log.insist(ask)
+        if isinstance(answer, Refused):
+            raise LimitError(f"the package store refuses with code {answer.code}: {answer.description}")
+        return answer
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await anyio.to_thread.run_sync(work)
