@@ -136,7 +136,7 @@ async def test_on_a_model_that_binds_thinking_what_was_thought_behind_the_block_
 
 
 @pytest.mark.rule("D.F.20", "D.R.7", "D.J.6")
-async def test_an_open_step_that_is_sent_again_leaves_out_what_was_thought_behind_the_block_that_left() -> None:
+async def test_an_open_step_whose_history_was_touched_leaves_out_what_was_thought_behind_the_block_that_left() -> None:
     rag = Scripted([SECRET, KEPT])
     async with bus_with(rag) as bus:
         run = await bus.run("r", scope=SCOPE, sources=["rag"])
@@ -145,9 +145,11 @@ async def test_an_open_step_that_is_sent_again_leaves_out_what_was_thought_behin
         step = await run.before_model_call(model=OPUS)
         assert thoughts(step) == ["sig-0"]
         await forget(bus, "r", "0")
+        rag.answer = [FRESH]
         for who in (run, await bus.run("r", scope=SCOPE, sources=["rag"])):
             again = await who.before_model_call(model=OPUS)
-            assert (again.stored, again.text) == (True, step.text)
+            assert (again.step, again.stored, again.manifest.refresh) == (1, who is not run, "redacted")
+            assert again.manifest.cache_prefix_cause == "redacted"
             assert (thoughts(again), hidden(again)) == ([], 1)
             assert "tea" not in str(request(again))
         assert (await bus.verify("r")).is_clean

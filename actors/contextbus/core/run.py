@@ -247,7 +247,7 @@ def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
         return state
     state = _calibrate(state, last, usage)
     settled = msgspec.structs.replace(last, status="succeeded")
-    state = msgspec.structs.replace(state, last=settled)
+    state = msgspec.structs.replace(state, last=settled, redaction_due=False)  # it is not compiled again (D.J.2)
     if last.count > state.history.count:
         return state
     block = (
