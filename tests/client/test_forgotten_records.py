@@ -142,9 +142,11 @@ async def test_an_open_step_whose_history_was_touched_leaves_out_what_was_though
         run = await bus.run("r", scope=SCOPE, sources=["rag"])
         await take(run, 0)
         run.append(user("And?"))
-        step = await run.before_model_call(model=OPUS)
+        step = await run.before_model_call(model=OPUS, command="one")
         assert thoughts(step) == ["sig-0"]
         await forget(bus, "r", "0")
+        stored = await run.before_model_call(model=OPUS, command="one")  # its own package holds nothing of the record
+        assert (stored.stored, stored.text, thoughts(stored), hidden(stored)) == (True, step.text, [], 1)
         rag.answer = [FRESH]
         for who in (run, await bus.run("r", scope=SCOPE, sources=["rag"])):
             again = await who.before_model_call(model=OPUS)

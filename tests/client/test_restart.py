@@ -43,7 +43,7 @@ async def erase_blobs(bus: contextbus.ContextBus, run: str) -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.rule("D.R.7", "D.R.8", "D.R.3", "D.H.1", "D.H.11", "D.R.13")
+@pytest.mark.rule("D.R.0", "D.R.7", "D.R.8", "D.R.3", "D.H.1", "D.H.11", "D.R.13")
 async def test_a_step_that_is_reopened_is_sent_again_and_other_messages_are_compiled_anew(tmp_path: Path) -> None:
     rag = Scripted([CI])
     async with opened(tmp_path, rag) as bus:

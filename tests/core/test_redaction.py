@@ -107,6 +107,7 @@ def test_a_call_that_was_under_way_does_not_bring_the_record_into_the_history() 
     assert [(o.entry.record_id, o.package, o.waits) for o in state.owed] == [("y", "sha256:less-0", False)]
     assert prefix_cause(state, BOUND) == "redacted"
     assert stale_ranges(state, BOUND, 2) == ((1, 2),)
+    assert not state.redaction_due  # it is not compiled again (D.J.2)
 
 
 @pytest.mark.rule("D.J.6", "D.F.13")

@@ -250,9 +250,8 @@ def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
     state = msgspec.structs.replace(state, last=settled, redaction_due=False)  # it is not compiled again (D.J.2)
     if last.count > state.history.count:
         return state
-    block = (
-        None if last.block_forgotten else last.block
-    )  # the text that a forget took is not in the history (D.J.4, D.J.6)
+    # the text that a forget took does not join the history (D.J.4, D.J.6)
+    block = None if last.block_forgotten else last.block
     facts = last.tail if block is None else (block, *last.tail)
     blocks = (PlacedBlock(step, last.pass_, last.count, fact, last.package) for fact in facts)
     placed = state.placed + (last.entries if block is not None else ())
