@@ -126,9 +126,8 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
     for block in gone:
         state = break_prefix(state, "redacted", block.position)
     last = before.last
-    is_open = last is not None and last.status == "open"  # only that step is compiled again (D.J.2)
-    touched = bool(gone) or (last is not None and last.package == event.package)
-    return replace(state, redaction_due=state.redaction_due or (is_open and touched))
+    reopens = last is not None and last.package == event.package and last.status == "open"
+    return replace(state, redaction_due=state.redaction_due or bool(gone) or reopens)
 
 
 def _redact_last(last: LastStep | None, event: PackageRedacted) -> LastStep | None:

@@ -247,7 +247,7 @@ def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
         return state
     state = _calibrate(state, last, usage)
     settled = msgspec.structs.replace(last, status="succeeded")
-    state = msgspec.structs.replace(state, last=settled, redaction_due=False)  # it is not compiled again (D.J.2)
+    state = msgspec.structs.replace(state, last=settled)
     if last.count > state.history.count:
         return state
     # the text that a forget took does not join the history (D.J.4, D.J.6)
