@@ -15,7 +15,13 @@ from contextbus.core.run_state import RunState
 from contextbus_protocol import blobs
 from contextbus_protocol.callbacks import CallbackAnswered, CallbackName
 from contextbus_protocol.commands import CompileStep, OverflowStep
-from contextbus_protocol.errors import ContextBusError, ErrorData, HookFailedError, NotFoundError
+from contextbus_protocol.errors import (
+    CallbackTimeoutError,
+    ContextBusError,
+    ErrorData,
+    HookFailedError,
+    NotFoundError,
+)
 
 replace = msgspec.structs.replace
 
@@ -97,9 +103,23 @@ def _check_answer(answer: CallbackAnswered | None) -> None:
     """Refuse to go on after the host's function failed (D.W.4)."""
     if answer is None or answer.code is None:
         return
-    name = answer.name.replace("-", "_")
+    name = function_name(answer.name)
     data = ErrorData(origin=name, origin_code=answer.origin_code or "error", origin_type=answer.origin_type)
     raise HookFailedError(f"{name} of the host failed", data)
+
+
+def function_name(name: CallbackName) -> str:
+    """A function of the host as its option is called."""
+    return name.replace("-", "_")
+
+
+def late_callback(flight: Flight) -> CallbackTimeoutError:
+    """The failure of a step whose host did not answer the question under way (D.W.4)."""
+    command = flight.command
+    callbacks = command.callbacks if isinstance(command, CompileStep) else ()
+    hook = "prepare-step" in callbacks and flight.hook is None
+    name = function_name("prepare-step" if hook else "rewrite-query")
+    return CallbackTimeoutError(f"{name} of the host did not answer in time", ErrorData(origin=name))
 
 
 def note_offers(flight: Flight, packages: tuple[str, ...], found: dict[str, bytes]) -> Flight:

@@ -25,6 +25,7 @@ from contextbus.actors.flight import (
     follow,
     items_token,
 )
+from contextbus.actors.needs import late_callback
 from contextbus.actors.stepping import StepAnswer
 from contextbus.core.run import ChainBrokenError, fold_commits
 from contextbus.core.run_state import CommandFact, RunState
@@ -41,7 +42,6 @@ from contextbus_protocol.commands import (
 )
 from contextbus_protocol.errors import (
     BusyError,
-    CallbackTimeoutError,
     CommandMismatchError,
     ConflictError,
     ContextBusError,
@@ -226,10 +226,12 @@ class Selection:
         if late is not None:
             error = DeadlineExceededError("the time for this command was over before its turn came")
             return state, (recorded.refuse_command(late, error),)
+        if token == gather.end_token(flight):
+            flight = replace(flight, timed=False)
         if flight.phase == "callback" and token == gather.end_token(flight):
-            return self._fail_step(state, flight, CallbackTimeoutError("the host's function did not answer in time"))
+            return self._fail_step(state, flight, late_callback(flight))
         if flight.phase != "gather":
-            return state, ()
+            return replace(state, flight=flight), ()
         if token == gather.half_token(flight):
             flight, queries = gather.ask_missing(flight)
             return replace(state, flight=flight), (Scatter(queries),)
@@ -353,7 +355,7 @@ class Selection:
         flight = state.flight
         if flight is not None:
             effects += (Cancel(flight.command.run, deadline_token(flight.command)),)
-            if flight.phase in ("gather", "callback"):
+            if flight.timed or flight.phase == "gather":
                 effects += gather.cancel_timers(flight)
         state = replace(state, flight=None)
         if not state.waiting:

@@ -12,10 +12,10 @@ import msgspec
 
 from contextbus.actors.step_event import compile_event
 from contextbus.core.estimate import Estimator, make_estimator, recorded_estimator
-from contextbus.core.history import digest_message, latest_user_text
+from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.placement import place
-from contextbus.core.prepared import fold_prepared, prepared_options
+from contextbus.core.prepared import digest_tools, fold_prepared, prepared_options, prepared_user_text
 from contextbus.core.run import ChainBrokenError, fold_commit, fold_event
 from contextbus.core.run_state import RunState
 from contextbus.core.step import POLICIES, counter_of, decide_step, plan_overflow, plan_step
@@ -280,7 +280,7 @@ def _compute(
 ) -> tuple[StepCompiled, str]:
     snapshot = memory.snapshot if event.working_memory is not None else None
     options = prepared_options(event.options, event.prepared)
-    user_text = output.user_text if output.prepared is None else latest_user_text(output.prepared)
+    user_text = output.user_text if output.prepared is None else prepared_user_text(state, output.prepared)
     if event.overflow is not None:
         plan = plan_overflow(
             state, input_tokens=event.overflow, query=output.query or "", estimator=estimator, snapshot=snapshot
@@ -296,6 +296,7 @@ def _compute(
             estimator=estimator,
             rewritten=output.query if event.rewritten else None,
             prepared=event.prepared,
+            messages=output.prepared,
             policy=logged.commit.policy,
         )
     decision = decide_step(
@@ -341,6 +342,7 @@ def _compute(
         rewritten=event.rewritten,
         prepared=output.prepared,
         prepared_fact=_prepared(event, output, estimator),
+        tools=output.tools,
         demanded=event.demanded,
         overflow=event.overflow,
         erasures=event.erasures,
@@ -353,10 +355,13 @@ def _compute(
 
 
 def _prepared(event: StepCompiled, output: blobs.StepOutput, estimator: Estimator) -> PreparedFact | None:
-    """What the host's hook changed, with number, chain and cost of its messages counted again (D.D.25)."""
-    if event.prepared is None or output.prepared is None:
-        return event.prepared
-    return msgspec.structs.replace(event.prepared, messages=fold_prepared(output.prepared, estimator))
+    """What the host's hook changed, its messages counted and its tools digested again (D.D.25)."""
+    fact = event.prepared
+    if fact is not None and output.prepared is not None:
+        fact = msgspec.structs.replace(fact, messages=fold_prepared(output.prepared, estimator))
+    if fact is not None and output.tools is not None:
+        fact = msgspec.structs.replace(fact, tools_digest=digest_tools(output.tools))
+    return fact
 
 
 def first_difference(expected: object, got: object) -> tuple[str, str, str]:

@@ -19,7 +19,7 @@ from contextbus.sources.accounting import Charge, unaccounted_tokens
 from contextbus.sources.functions import takes_charge
 from contextbus.sources.interface import Answer, FoundRecords, MalformedAnswerError, Source, check_source
 from contextbus_protocol.digests import digest_text
-from contextbus_protocol.errors import RangeError, ScopeConflictError
+from contextbus_protocol.errors import LONGEST_WORD, RangeError, ScopeConflictError, word_of
 from contextbus_protocol.package import ContextWarning
 from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import MAX_SAFE_INTEGER, Candidate, Provenance
@@ -28,9 +28,7 @@ DEFAULT_CONCURRENCY: Final = 8
 MAX_CANDIDATES: Final = 10_000
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 LONGEST_ID: Final = 512
-LONGEST_WORD: Final = 64
 MAX_WARNED_RUNS: Final = 4096
-_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 OnError = Callable[[Query, BaseException], None]
 OnWarning = Callable[[ContextWarning], None]
@@ -154,7 +152,7 @@ class Handler:
             self._on_error(query, exc)
         if code == "malformed":
             return self._failed(query, code)
-        return self._failed(query, code, _one_word(getattr(exc, "code", None)) or "error", type(exc).__name__)
+        return self._failed(query, code, word_of(getattr(exc, "code", None)) or "error", type(exc).__name__)
 
     def _failed(
         self, query: Query, code: str, origin_code: str | None = None, origin_type: str | None = None
@@ -272,10 +270,3 @@ def _is_text(value: object, *, empty: bool = False) -> bool:
 
 def _is_count(value: object) -> bool:
     return value is None or (type(value) is int and 0 <= value <= MAX_SAFE_INTEGER)
-
-
-def _one_word(code: object) -> str | None:
-    """An exception's own code, if it is a word and no sentence: content must not leak through it."""
-    if isinstance(code, str) and 0 < len(code) <= LONGEST_WORD and _WORD.issuperset(code):
-        return code
-    return None
