@@ -113,12 +113,16 @@ def function_name(name: CallbackName) -> str:
     return name.replace("-", "_")
 
 
-def late_callback(flight: Flight) -> CallbackTimeoutError:
-    """The failure of a step whose host did not answer the question under way (D.W.4)."""
+def question_of(flight: Flight) -> CallbackName:
+    """The function that the host is asked for in the phase ``callback``."""
     command = flight.command
     callbacks = command.callbacks if isinstance(command, CompileStep) else ()
-    hook = "prepare-step" in callbacks and flight.hook is None
-    name = function_name("prepare-step" if hook else "rewrite-query")
+    return "prepare-step" if "prepare-step" in callbacks and flight.hook is None else "rewrite-query"
+
+
+def late_callback(flight: Flight) -> CallbackTimeoutError:
+    """The failure of a step whose host did not answer the question under way (D.W.4)."""
+    name = function_name(question_of(flight))
     return CallbackTimeoutError(f"{name} of the host did not answer in time", ErrorData(origin=name))
 
 

@@ -12,7 +12,16 @@ import msgspec
 from contextbus.actors import append, decided, gather, recorded
 from contextbus.actors.effects import Effects, Fetch, Load, Scatter, Send, Timer
 from contextbus.actors.flight import Flight
-from contextbus.actors.needs import AskHost, AskSources, Decide, ReadErasures, ReadOffers, next_need, note_offers
+from contextbus.actors.needs import (
+    AskHost,
+    AskSources,
+    Decide,
+    ReadErasures,
+    ReadOffers,
+    next_need,
+    note_offers,
+    question_of,
+)
 from contextbus.actors.recorded import Tokenizers
 from contextbus.actors.settle import settle_step
 from contextbus.core.prepared import check_answer
@@ -131,9 +140,11 @@ def take_answer(flight: Flight, message: AnyMessage) -> tuple[Flight, Effects, b
     match message:
         case Offered() | Failed():
             return _take_result(flight, message)
-        case CallbackAnswered(name="prepare-step") if flight.hook is None:
+        case CallbackAnswered(name=name) if name != question_of(flight):
+            return flight, (), False
+        case CallbackAnswered(name="prepare-step"):
             return replace(flight, phase="open", hook=check_answer(message), prepared=None), (), True
-        case CallbackAnswered(name="rewrite-query") if flight.rewrite is None and flight.prepared is not None:
+        case CallbackAnswered():
             return replace(flight, phase="open", rewrite=check_answer(message), prepared=None), (), True
         case Fetched(code=None, blobs=found):
             return replace(note_offers(flight, flight.reading, dict(found)), phase="open"), (), True
