@@ -170,6 +170,7 @@ def _result(spec: SourceSpec, message: Offered | Failed, query: Query) -> Source
             error=message.code,
             origin_code=message.origin_code,
             origin_type=message.origin_type,
+            usage=message.usage,
         )
     # An empty answer of this process is a tuple of its own, which would be stored other than one off the bus.
     result = SourceResult(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 import anyio
+import msgspec
 
 from contextbus.core.candidates import check_candidates
 from contextbus.runtime.logs import get_logger
@@ -80,16 +81,20 @@ class Handler:
         if self.running >= self._concurrency:
             return self._failed(query, "busy")
         self.running += 1
+        charge = Charge() if query.accounting is not None and self._takes_charge else None
         try:
-            return await self._ask(query)
+            answer = await self._ask(query, charge)
         finally:
             self.running -= 1
+        if charge is not None and isinstance(answer, Failed):
+            return msgspec.structs.replace(answer, usage=charge.usage())  # spent all the same
+        return answer
 
-    async def _ask(self, query: Query) -> Offered | Failed:
+    async def _ask(self, query: Query, charge: Charge | None) -> Offered | Failed:
         seconds = query.seconds_left if query.seconds_left > 0 else 0.0  # NaN is not above 0 either
         try:
             with anyio.move_on_after(seconds):
-                return await self._find(query)
+                return await self._find(query, charge)
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             # Nobody cancels us: the source let out a cancellation of its own, and that is a failure.
@@ -104,10 +109,9 @@ class Handler:
             return self._raised(query, exc)
         return self._failed(query, "timeout")
 
-    async def _find(self, query: Query) -> Offered | Failed:
-        if query.accounting is None or not self._takes_charge:
+    async def _find(self, query: Query, charge: Charge | None) -> Offered | Failed:
+        if query.accounting is None or charge is None:
             return self._offer(query, await self.source.query(query))
-        charge = Charge()
         try:
             return self._offer(query, await cast("_Charged", self.source.query)(query, charge=charge), charge)
         finally:
