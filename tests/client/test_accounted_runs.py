@@ -10,6 +10,7 @@ import pytest
 from tests.client.scripted import MODEL, SCOPE, state_of
 
 import contextbus.client as contextbus
+from contextbus.core.manifest import context_warnings
 from contextbus.sources.accounting import Charge, accounted_embedder
 from contextbus.sources.interface import Source, candidate, check_source
 from contextbus.sources.rag import rag_source
@@ -152,6 +153,20 @@ async def test_a_source_that_failed_is_paid_for_all_the_same() -> None:
         assert [(u.tokens, u.reported) for u in await usage_of(bus, run)] == [(7, True)]
 
 
+@pytest.mark.rule("D.D.20", "D.Y.4", "D.L.3")
+async def test_warnings_of_the_run_stand_behind_those_that_the_manifest_tells() -> None:
+    paid, broken = Paying(HELD), Paying(id="broken")
+    broken.error = RuntimeError("down")
+    async with bus_of(paid, broken) as bus:
+        run = await bus.run(scope=SCOPE, sources=["paid", "broken"])
+        step = await run.before_model_call([user("How?")], model=MODEL)
+        assert [(w.code, w.source) for w in step.warnings] == [
+            ("context-source-failed", "broken"),
+            ("unaccounted-usage", None),
+        ]
+        assert context_warnings(step.manifest) == step.warnings[:1]  # from the manifest alone
+
+
 @pytest.mark.rule("D.L.2", "D.D.25")
 async def test_what_is_recorded_holds_no_text_of_the_query() -> None:
     async with bus_of(Paying(REPORTED)) as bus:
@@ -181,6 +196,7 @@ async def retrieve(query: str, top_k: int, *, charge: Charge | None = None) -> l
 async def test_the_bill_of_an_embedder_reaches_the_log_of_a_server_and_survives_a_restart(tmp_path: Path) -> None:
     held = Paying(HELD)
     told: list[str] = []
+    usage: list[UsageFact] = []
     for _ in range(2):
         sources = [rag_source(retrieve=retrieve), check_source(held)]
         async with contextbus.open(data=tmp_path, sources=sources, memory=False, durability="interval") as bus:
@@ -190,8 +206,7 @@ async def test_the_bill_of_an_embedder_reaches_the_log_of_a_server_and_survives_
             await run.after_model_call(DONE)
             told += [w.code for w in step.warnings]
             usage = await usage_of(bus, run)
-            verdict = await bus.verify("r")
+            assert (await bus.verify("r")).is_clean
     assert told == ["unaccounted-usage"]
     assert [(u.source, u.tokens, u.reported) for u in usage] == [("rag", 11, True), ("paid", 5, False)] * 2
     assert len({u.request_id for u in usage}) == 4
-    assert verdict.is_clean

@@ -175,7 +175,8 @@ async def test_the_prefix_is_compared_with_what_was_really_sent() -> None:
                 return PreparedStep(messages=step.messages[-1:])
             case "same":
                 return PreparedStep(messages=step.messages)
-        return None
+            case _:
+                return None
 
     async with bus_with() as bus:
         run = await bus.run(scope=SCOPE, prepare_step=prepare)
