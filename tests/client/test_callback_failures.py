@@ -137,6 +137,27 @@ async def test_what_is_not_what_a_function_gives_counts_as_raised(name: str, giv
         assert len(await failures_of(bus, run)) == 1
 
 
+@pytest.mark.rule("D.T.4")
+@pytest.mark.parametrize("name", ["prepare_step", "rewrite_query"])
+async def test_what_cannot_be_called_is_refused_when_the_run_is_opened(name: str) -> None:
+    async with bus_with() as bus:
+        options: dict[str, Any] = {name: "a text"}
+        with pytest.raises(InvalidTypeError, match=name):
+            await bus.run(scope=SCOPE, **options)
+
+
+@pytest.mark.rule("D.W.4", "D.W.5")
+async def test_a_function_that_cancels_itself_counts_as_raised() -> None:
+    async def gives_up(_: StepContext) -> None:
+        raise asyncio.CancelledError
+
+    async with bus_with() as bus:
+        run = await bus.run(scope=SCOPE, prepare_step=gives_up)
+        with pytest.raises(HookFailedError) as caught:
+            await run.before_model_call([user("How?")], model=MODEL)
+        assert caught.value.origin_type == "CancelledError"
+
+
 @pytest.mark.rule("D.W.4")
 async def test_an_answer_that_no_message_can_hold_counts_as_raised() -> None:
     strange = Model("openai", "half \ud83d", 128_000, 8_000)

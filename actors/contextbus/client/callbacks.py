@@ -139,6 +139,12 @@ class Callbacks:
             if question.name == "prepare-step":
                 return await self._prepare(question, context)
             return await self._rewrite(question, context)
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self.error = exc  # nobody cancels us: the function let out a cancellation of its own
+            return _failure(question, exc)
         except Exception as exc:  # whatever a function of the host raises is a fact of the step
             self.error = exc
             return _failure(question, exc)
@@ -176,7 +182,7 @@ class Callbacks:
         return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=clean_text(text))
 
 
-def _failure(question: AskCallback, error: Exception) -> CallbackAnswered:
+def _failure(question: AskCallback, error: BaseException) -> CallbackAnswered:
     """The answer that a function of the host failed: code and type, no text (D.W.2)."""
     return CallbackAnswered(
         run=question.run,

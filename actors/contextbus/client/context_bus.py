@@ -124,6 +124,9 @@ class ContextBus:
             raise InvalidTypeError("two sources have one id; give each its own")
         if specs:
             require_scope(scope)
+        for name, function in (("prepare_step", prepare_step), ("rewrite_query", rewrite_query)):
+            if function is not None and not callable(function):
+                raise InvalidTypeError(f"{name} must be a function, not {type(function).__name__}")
         above = None
         if parent is not None:
             above = ParentRun(parent.id, parent.state.scope or parent.scope)
