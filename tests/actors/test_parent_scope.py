@@ -75,6 +75,8 @@ def test_the_parent_of_the_log_counts_whatever_a_later_command_says() -> None:
         wide = child(Scope(user_id="eve"), parent, after=bench.log.fold, command=f"c{number}")
         assert refusal(fresh.open(wide)) == "scope_conflict"
     fresh = Bench(bench.log)
+    narrower = ParentRun("other", ADA_CHAT)  # what a run was started from does not change
+    fresh.compile(child(ADA, narrower, after=bench.log.fold, command="c8"), candidate())
     fresh.compile(child(ADA_CHAT, None, after=bench.log.fold, command="c9"), candidate())
     assert fresh.log.fold.parent == PARENT
 

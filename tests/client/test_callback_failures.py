@@ -128,7 +128,11 @@ async def test_a_step_whose_function_failed_is_compiled_by_asking_again_with_the
 )
 async def test_what_is_not_what_a_function_gives_counts_as_raised(name: str, gives: object) -> None:
     async with bus_with(Scripted([CI])) as bus:
-        options: dict[str, Any] = {name: lambda *_: gives}
+
+        def function(*_: object) -> object:
+            return gives
+
+        options: dict[str, Any] = {name: function}
         run = await bus.run(scope=SCOPE, sources=["rag"], **options)
         with pytest.raises(HookFailedError) as caught:
             await run.before_model_call([user("How?")], model=MODEL)

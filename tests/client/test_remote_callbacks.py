@@ -1,5 +1,7 @@
 """Functions of the host where selection is another process's, and clients of another language (D.W.4)."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import asyncio

@@ -8,7 +8,7 @@ import pytest
 from tests.client.scripted import SCOPE, Scripted, sent
 
 import contextbus.client as contextbus
-from contextbus.client import PreparedStep
+from contextbus.client import PreparedStep, StepContext
 from contextbus.sources.interface import check_source
 from contextbus_protocol.chat import ChatMessage, assistant, user
 from contextbus_protocol.questions import Query
@@ -99,9 +99,11 @@ async def test_what_was_recalled_is_not_recalled_from_where_it_was_recalled() ->
 async def test_messages_that_a_hook_gave_were_never_said() -> None:
     async with bus_with_transcript(Scripted([RECORD])) as bus:
         given = [user("A secret umbrella of the hook.")]
-        first = await bus.run(
-            "first", scope=SCOPE, sources=SOURCES, prepare_step=lambda _: PreparedStep(messages=given)
-        )
+
+        def prepare(_: StepContext) -> PreparedStep:
+            return PreparedStep(messages=given)
+
+        first = await bus.run("first", scope=SCOPE, sources=SOURCES, prepare_step=prepare)
         await talk(first, "Where is my umbrella?")
         other = await bus.run("other", scope=SCOPE, sources=SOURCES)
         (step,) = await talk(other, "secret umbrella of the hook")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 import msgspec
 
@@ -22,8 +21,6 @@ from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import LONGEST_WORD, ContextBusError, InvalidTypeError, word_of
 from contextbus_protocol.values import Model
-
-T = TypeVar("T")
 
 _log = get_logger(__name__)
 
@@ -150,9 +147,8 @@ class Callbacks:
             return _failure(question, exc)
 
     async def _prepare(self, question: AskCallback, context: StepContext) -> CallbackAnswered:
-        prepared = None if self._prepare_step is None else await _settle(self._prepare_step(context))
-        if prepared is None:
-            prepared = PreparedStep()
+        given = None if self._prepare_step is None else await _settle(self._prepare_step(context))
+        prepared = PreparedStep() if given is None else given
         if not isinstance(prepared, PreparedStep):
             raise InvalidTypeError(f"prepare_step gives a PreparedStep or None, not {type(prepared).__name__}")
         model, overhead = prepared.model, prepared.overhead_tokens
@@ -174,7 +170,7 @@ class Callbacks:
         return answer
 
     async def _rewrite(self, question: AskCallback, context: StepContext) -> CallbackAnswered:
-        text = question.query
+        text: object = question.query
         if self._rewrite_query is not None:
             text = await _settle(self._rewrite_query(question.query, context))
         if not isinstance(text, str):
@@ -194,5 +190,6 @@ def _failure(question: AskCallback, error: BaseException) -> CallbackAnswered:
     )
 
 
-async def _settle(value: T | Awaitable[T]) -> T:
+async def _settle(value: object) -> object:
+    """What a function gave, awaited if need be; whatever it said that it gives."""
     return await value if inspect.isawaitable(value) else value
