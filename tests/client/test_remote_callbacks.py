@@ -22,9 +22,10 @@ from contextbus.runtime import embedded
 from contextbus.runtime.embedded import Endpoint
 from contextbus.sources.interface import check_source
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.callbacks import AskCallback
 from contextbus_protocol.chat import ChatMessage, assistant, user
-from contextbus_protocol.commands import CompileStep
-from contextbus_protocol.errors import CallbackTimeoutError, HookFailedError
+from contextbus_protocol.commands import CompileStep, ErrorReply
+from contextbus_protocol.errors import CallbackTimeoutError, HookFailedError, LimitError
 from contextbus_protocol.values import Model, SourceSpec, StepOptions
 
 pytestmark = pytest.mark.broker
@@ -101,6 +102,53 @@ async def test_what_a_function_raises_is_the_cause_though_selection_is_elsewhere
         await run.before_model_call([user("How?")], model=MODEL)
     assert caught.value.__cause__ is error
     assert (caught.value.origin, caught.value.origin_type) == ("prepare_step", "KeyError")
+
+
+@pytest.mark.rule("D.W.4", "D.W.2")
+@pytest.mark.parametrize("wrong", ["address", "run", "name"])
+async def test_what_was_said_goes_to_nobody_outside_the_tenant(site: Site, wrong: str) -> None:
+    """Whoever can publish to a client's address could else have it send its conversation anywhere."""
+    at, tenant = site.endpoint, "other"
+    heard: list[bytes] = []
+    called: list[int] = []
+    stranger = await nats.connect(at.url, token=at.token)
+
+    async def hear(message: Any) -> None:
+        heard.append(message.data)
+
+    async def act(message: Any) -> None:  # in the place of selection
+        command = codec.decode_message(message.data)
+        assert isinstance(command, CompileStep)
+        ask = AskCallback(
+            run="another" if wrong == "run" else command.run,
+            command=command.command,
+            token="t",
+            reply_to="somewhere.else" if wrong == "address" else subjects.inbox(tenant, "stranger"),
+            name="rewrite-query" if wrong == "name" else "prepare-step",
+            step=0,
+            seconds_left=5.0,
+        )
+        await stranger.publish(command.reply_to, codec.encode_message(ask))
+        over = ErrorReply(run=command.run, command=command.command, code="limit", message="over")
+        await stranger.publish(command.reply_to, codec.encode_message(over))
+
+    await stranger.subscribe("somewhere.else", cb=hear)
+    await stranger.subscribe(subjects.inbox(tenant, "stranger"), cb=hear)
+    await stranger.subscribe(subjects.command("selection", tenant), cb=act)
+    await stranger.flush()
+    async with contextbus.open(at.url, token=at.token, tenant=tenant, actors="remote", memory=False) as bus:
+
+        def prepare(step: StepContext) -> PreparedStep:
+            called.append(step.step)
+            return PreparedStep(messages=step.messages)
+
+        run = await bus.run("r", scope=SCOPE, prepare_step=prepare)
+        with pytest.raises(LimitError):
+            await run.before_model_call([user("A secret.")], model=MODEL)
+        await asyncio.sleep(0)
+    await stranger.flush()
+    await stranger.close()
+    assert (called, heard) == ([], [])
 
 
 @pytest.mark.rule("D.W.4")

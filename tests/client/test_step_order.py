@@ -171,6 +171,23 @@ async def test_a_host_may_compile_by_itself_in_the_hook_and_place_the_blocks() -
         assert (await bus.verify(run.id)).is_clean
 
 
+@pytest.mark.rule("D.G.1", "D.G.3", "D.G.7", "D.G.12", "D.I.1")
+async def test_a_run_compiles_compiles_again_asks_for_a_refresh_and_tells_its_state() -> None:
+    rag = Scripted([CI])
+    async with bus_with(rag) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"])
+        first = await run.before_model_call([user("How?")], model=MODEL)
+        smaller = await run.on_overflow(input_tokens=5_000)
+        assert (first.step, smaller.step, smaller.manifest.budget.input_tokens) == (0, 0, 5_000)
+        await run.after_model_call(DONE)
+        await run.request_refresh()
+        second = await run.before_model_call(model=MODEL)
+        assert (second.manifest.refresh, len(rag.asked)) == ("host-request", 2)
+        await run.load()
+        assert (run.state.passes, run.state.last_refresh_step) == (2, 1)
+        assert [p.record_id for p in run.state.placed] == ["0"]
+
+
 @pytest.mark.rule("D.R.1", "D.G.2", "D.B.7")
 async def test_the_options_of_a_run_are_those_of_its_steps() -> None:
     async with bus_with(Scripted([CI])) as bus:

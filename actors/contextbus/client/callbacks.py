@@ -101,7 +101,9 @@ class Callbacks:
             self._context = msgspec.structs.replace(self._context, messages=messages)
 
     def take(self, question: AskCallback) -> None:
-        """Answer a question in a task of its own."""
+        """Answer a question in a task of its own; of another run, or for a function that is not there, none."""
+        if question.run != self._context.run or question.name not in self.names:
+            return
         task = asyncio.get_running_loop().create_task(self._answer(question))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
