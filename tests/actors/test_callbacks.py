@@ -262,6 +262,7 @@ def test_answers_that_are_repeated_or_of_another_step_change_nothing() -> None:
     assert bench.tell(msgspec.structs.replace(good, name="rewrite-query", text="too soon")) == ()
     effects = bench.tell(good)
     assert bench.tell(msgspec.structs.replace(good, overhead_tokens=9_000)) == ()
+    assert bench.tell(msgspec.structs.replace(good, name="rewrite-query", text="of another question")) == ()
     effects = bench.tell(answer(effects, text="deploy"))
     event = finish(bench, effects)
     assert event.prepared is not None

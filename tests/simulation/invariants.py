@@ -54,7 +54,7 @@ def check_log(world: World, log: RunLog) -> int:
     effects = Counter(
         logged.commit.command
         for logged in log.commits
-        if not any(isinstance(e, StepFailed) for e in logged.commit.events)
+        if not any(isinstance(e, StepFailed) or is_erased(world, log, e) for e in logged.commit.events)
     )
     doubled = [c for c, n in effects.items() if n > 1]
     assert not doubled, f"in the log twice: {doubled}"
@@ -73,6 +73,11 @@ def check_log(world: World, log: RunLog) -> int:
     missing = [c for c in verdict.checks if c.status == "missing" and (log.run, c.expected) not in world.server.erased]
     assert not missing, f"a blob that nobody erased is missing: {missing[0]}"
     return sum(1 for c in verdict.checks if c.step is not None)
+
+
+def is_erased(world: World, log: RunLog, event: object) -> bool:
+    """Whether a step's package was taken by retention: the same command then compiles anew."""
+    return isinstance(event, StepCompiled) and (log.run, event.package) in world.server.erased
 
 
 def check_histories(log: RunLog, clients: list[Client]) -> None:
@@ -155,7 +160,8 @@ def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
         assert told.options == options, f"{told.command} got other options"
         assert told.stored or logged.commit.command == told.command
     own = [told for told in client.acknowledged if by_sequence[told.sequence].commit.command == told.command]
-    packages = {(told.command, told.package) for told in own}
+    kept = [told for told in own if (log.run, told.reference) not in world.server.erased]
+    packages = {(told.command, told.package) for told in kept}
     assert len(packages) == len({command for command, _ in packages}), "one command was given two packages"
     for record in client.recorded:
         assert record.sequence in by_sequence, f"{record.command} is acknowledged and not in the log"

@@ -30,10 +30,15 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
     assert result.steps > 0
 
 
-@pytest.mark.parametrize("seed", [700289])
-def test_seeds_that_once_failed(seed: int) -> None:
-    """700289: a repeated older answer of working_memory was taken for the newer one that was asked for."""
-    assert simulate(seed, callback=0).steps > 0
+@pytest.mark.parametrize(("seed", "callback"), [(700289, 0), (5004, 0.2), (5021, 0.2)])
+def test_seeds_that_once_failed(seed: int, callback: float) -> None:
+    """Faults that a simulation found.
+
+    700289: a repeated older answer of working_memory was taken for the newer one that was asked for.
+    5004: a command whose package retention took is compiled anew, which is no second effect.
+    5021: an answer of the host that came late was taken for the answer to its next question.
+    """
+    assert simulate(seed, callback=callback).steps > 0
 
 
 def test_functions_of_the_host_take_part() -> None:

@@ -120,6 +120,11 @@ def question_of(flight: Flight) -> CallbackName:
     return "prepare-step" if "prepare-step" in callbacks and flight.hook is None else "rewrite-query"
 
 
+def question_token(flight: Flight) -> str:
+    """The token of the question to the host that is under way: an answer to another one is not taken for its answer."""
+    return f"{flight.token}#{question_of(flight)}"
+
+
 def late_callback(flight: Flight) -> CallbackTimeoutError:
     """The failure of a step whose host did not answer the question under way (D.W.4)."""
     name = function_name(question_of(flight))

@@ -25,11 +25,12 @@ from contextbus.actors.flight import (
     follow,
     items_token,
 )
-from contextbus.actors.needs import late_callback
+from contextbus.actors.needs import late_callback, question_token
 from contextbus.actors.stepping import StepAnswer
 from contextbus.core.run import ChainBrokenError, fold_commits
 from contextbus.core.run_state import CommandFact, RunState
 from contextbus_protocol import subjects
+from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import (
     AppendMessages,
     CancelCommand,
@@ -167,8 +168,7 @@ class Selection:
             return state, ()
         if isinstance(message, Elapsed):
             return self._elapsed(state, flight, message.token)
-        expected = items_token(flight) if isinstance(message, ItemsOffered) else flight.token
-        if getattr(message, "token", None) != expected:
+        if getattr(message, "token", None) != _token_of(flight, message):
             return state, ()  # late, repeated, or of an earlier attempt
         if stepping.is_awaited(message, flight):
             return self._resume(state, flight, message)
@@ -364,3 +364,14 @@ class Selection:
         if flight is not None and command.command == flight.command.command:
             effects += (Timer(command.run, deadline_token(command), command.seconds_left),)
         return self._begin(replace(state, waiting=tuple(rest)), command, effects)
+
+
+def _token_of(flight: Flight, message: AnyMessage) -> str:
+    """The token that an answer must carry to be one of this flight."""
+    match message:
+        case ItemsOffered():
+            return items_token(flight)
+        case CallbackAnswered():
+            return question_token(flight)
+        case _:
+            return flight.token

@@ -21,6 +21,7 @@ from contextbus.actors.needs import (
     next_need,
     note_offers,
     question_of,
+    question_token,
 )
 from contextbus.actors.recorded import Tokenizers
 from contextbus.actors.settle import settle_step
@@ -88,7 +89,7 @@ def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effe
     ask = AskCallback(
         run=command.run,
         command=command.command,
-        token=flight.token,
+        token=question_token(flight),
         reply_to=at.inbox,
         name=need.name,
         step=prepared.plan.step,
