@@ -27,8 +27,8 @@ class StepInput(Value, frozen=True, kw_only=True):
 class StepOutput(Value, frozen=True, kw_only=True):
     """A step's package as its own JSON bytes, what the sources answered, and the latest user text (D.G.17).
 
-    ``restored`` are the recorded offers of records whose block had left the history (D.H.5).  ``query`` and
-    ``prepared`` are what the host's functions gave, where they were asked (D.D.25).
+    ``restored`` are the recorded offers of records whose block had left the history (D.H.5).  ``query``,
+    ``prepared`` and ``tools`` are what the host's functions gave, where they were asked (D.D.25).
     """
 
     version: int
@@ -38,6 +38,7 @@ class StepOutput(Value, frozen=True, kw_only=True):
     restored: tuple[SourceResult, ...] = ()
     query: str | None = None
     prepared: tuple[ChatMessage, ...] | None = None
+    tools: str | None = None
 
 
 class RedactedOutput(Value, frozen=True, kw_only=True):
@@ -75,6 +76,7 @@ def encode_output(
     restored: tuple[SourceResult, ...] = (),
     query: str | None = None,
     prepared: tuple[ChatMessage, ...] | None = None,
+    tools: str | None = None,
 ) -> bytes:
     """Bytes of a step's output around the package's bytes."""
     output = StepOutput(
@@ -85,6 +87,7 @@ def encode_output(
         restored=restored,
         query=query,
         prepared=prepared,
+        tools=tools,
     )
     return encode_json(output)
 

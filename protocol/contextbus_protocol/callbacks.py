@@ -29,7 +29,8 @@ class AskCallback(Message, frozen=True, kw_only=True, tag="ask-callback"):
 class CallbackAnswered(Message, frozen=True, kw_only=True, tag="callback-answered"):
     """What the function gave, or the code of its failure (client to selection, D.W.4).
 
-    ``text`` is the rewritten query; the rest is what ``prepare_step`` changes, each absent where it stays.
+    ``text`` is the rewritten query; the rest is what ``prepare_step`` changes, each absent where it stays.  ``tools``
+    are the tool definitions as JSON text; their digest follows from it where ``tools_digest`` is absent.
     """
 
     token: str
@@ -42,3 +43,4 @@ class CallbackAnswered(Message, frozen=True, kw_only=True, tag="callback-answere
     model: Model | None = None
     overhead_tokens: int | None = None
     tools_digest: str | None = None
+    tools: str | None = None

@@ -59,7 +59,8 @@ class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):
     ``package`` is the JSON text of the package, byte for byte what the blob holds; ``reference`` is the blob's
     reference.  ``durability`` names what the acknowledgement rests on.  ``blocks`` is the chain digest of the blocks
     that stand in the history, empty without any; ``stale_thinking`` are ranges of source messages whose thinking is not
-    sent again (D.F.20).  ``options`` and ``prepared`` are what the host's hook made of the step, where it did (D.W.7).
+    sent again (D.F.20).  ``options``, ``prepared`` and ``tools`` are what the host's hook made of the step, where it
+    did (D.W.7).
     """
 
     command: str
@@ -77,6 +78,7 @@ class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):
     warnings: tuple[WarningCode, ...] = ()
     options: StepOptions | None = None
     prepared: tuple[ChatMessage, ...] | None = None
+    tools: str | None = None
 
 
 class ReportStep(Command, frozen=True, kw_only=True, tag="report-step"):

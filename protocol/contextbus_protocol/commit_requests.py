@@ -81,6 +81,7 @@ class Place(Message, frozen=True, kw_only=True, tag="place"):
     rewritten: bool = False
     prepared: tuple[ChatMessage, ...] | None = None
     prepared_fact: PreparedFact | None = None
+    tools: str | None = None
     demanded: tuple[tuple[str, str], ...] = ()
     overflow: int | None = None
     erasures: int | None = None

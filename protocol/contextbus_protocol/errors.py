@@ -6,9 +6,12 @@ Classes that stand for a wrong type or value also derive from the builtin of tha
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from contextbus_protocol.values import Value
+
+LONGEST_WORD: Final = 64
+_WORD: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
 class ErrorData(Value, frozen=True, kw_only=True):
@@ -186,6 +189,11 @@ class InternalError(ContextBusError):
     """A rule raised; the state is unchanged."""
 
     code = "internal"
+
+
+def word_of(code: object) -> str | None:
+    """A foreign exception's own code, if it is a word of at most 64 characters: content must not leak through it."""
+    return code if isinstance(code, str) and 0 < len(code) <= LONGEST_WORD and _WORD.issuperset(code) else None
 
 
 ERRORS: tuple[type[ContextBusError], ...] = (

@@ -83,7 +83,8 @@ class Offered(Message, frozen=True, kw_only=True, tag="offered"):
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     """A source could not answer (worker, or the host for an absent source, to selection).
 
-    ``code`` is one word without content: ``busy``, ``absent``, ``error``, ``malformed``, ``timeout``.
+    ``code`` is one word without content: ``busy``, ``absent``, ``error``, ``malformed``, ``timeout``.  ``usage`` is
+    what the query cost all the same (D.L.6).
     """
 
     token: str
@@ -91,3 +92,4 @@ class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     code: str
     origin_code: str | None = None
     origin_type: str | None = None
+    usage: tuple[SourceUsage, ...] = ()

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
-from contextbus.actors.effects import AnyEffect, Cancel, Effects, Load, Rule, Scatter, Send, Store, Timer
+from contextbus.actors.effects import AnyEffect, Cancel, Effects, Fetch, Load, Rule, Scatter, Send, Store, Timer
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.placement import Placement, PlacementState
 from contextbus.actors.selection import Selection
@@ -27,7 +27,7 @@ from contextbus_protocol.commands import (
 from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.events import AnyEvent, Commit, StepCompiled, StepFailed, UnknownEvent
 from contextbus_protocol.messages import AnyMessage
-from contextbus_protocol.outcomes import Committed, Loaded
+from contextbus_protocol.outcomes import Committed, Elapsed, Fetched, Loaded
 from contextbus_protocol.questions import AskItems, ItemsOffered, Offered, Query
 from contextbus_protocol.subjects import Part
 from contextbus_protocol.values import Candidate, Model, Scope, SourceSpec, StepOptions
@@ -245,6 +245,8 @@ class Actor:
         """Hand it messages; the effects of all of them."""
         effects: list[AnyEffect] = []
         for message in messages:
+            if isinstance(message, Elapsed):
+                self.timers.pop(message.token, None)
             self.state, some = self.rule.decide(self.state, message)
             effects += some
             for effect in some:
@@ -299,6 +301,14 @@ class Bench:
         for load in [e for e in effects if isinstance(e, Load)]:
             effects += self.tell(self.log.load(load))
         return effects
+
+    def read(self, effects: Effects) -> Effects:
+        """Answer what selection wants to read of log and store."""
+        answers: list[AnyMessage] = [self.log.load(e) for e in effects if isinstance(e, Load)]
+        for fetch in [e for e in effects if isinstance(e, Fetch)]:
+            found = tuple((d, self.log.blobs[d]) for d in fetch.digests if d in self.log.blobs)
+            answers.append(Fetched(run=RUN, token=fetch.token, blobs=found))
+        return self.tell(*answers)
 
     def place(self, effects: Effects) -> Effects:
         """Hand placement what selection sent it."""

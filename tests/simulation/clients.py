@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ from contextbus.actors import client as retry
 from contextbus.client.sending import CommandHead
 from contextbus.core.handle import RunHandle
 from contextbus_protocol import blobs, codec, subjects
+from contextbus_protocol.callbacks import AskCallback
 from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult, assistant, user
 from contextbus_protocol.chat import Text as TextPart
 from contextbus_protocol.commands import (
@@ -40,6 +42,7 @@ from contextbus_protocol.working_memory import (
     TasksInput,
     WorkingMemoryPatch,
 )
+from tests.simulation.callbacks import answer_question, draw_names
 from tests.simulation.sources import SOURCES
 from tests.simulation.world import TENANT, World
 
@@ -58,6 +61,9 @@ class Acknowledged(msgspec.Struct, frozen=True):
     reference: str
     package: str
     stored: bool
+    options: StepOptions | None
+    prepared: tuple[ChatMessage, ...] | None
+    tools: str | None
 
 
 class Client:
@@ -175,8 +181,10 @@ class Client:
             self.handle = self.handle.hand_over(rewritten)
         else:
             self.handle = self.handle.append(self._messages())
+        head = self._head()
         return CompileStep(
-            **self._head(),
+            **head,
+            callbacks=draw_names(head["command"], self.world.faults.callback),
             history=self.handle.new_messages(),
             user_text=self.handle.history.user_text,
             options=StepOptions(
@@ -263,9 +271,13 @@ class Client:
         self.world.at(self._random.random() * 0.01, self._next)
 
     def receive(self, message: AnyMessage) -> None:
-        """Take an answer; one of an earlier command changes nothing."""
+        """Take an answer, or a question to a function; one of an earlier command changes nothing."""
         asking = self._asking
         if asking is None or getattr(message, "command", None) != asking.command.command:
+            return
+        if isinstance(message, AskCallback):
+            for delay, answer in answer_question(message, self.world.random, self.world.faults.source):
+                self.world.at(delay, partial(self.world.send, message.reply_to, answer))
             return
         self._operate(*retry.advance(asking, retry.Answered(message)))
 
@@ -311,6 +323,9 @@ class Client:
                         answer.reference,
                         answer.package,
                         answer.stored,
+                        answer.options,
+                        answer.prepared,
+                        answer.tools,
                     )
                 )
             case Recorded():

@@ -7,10 +7,12 @@ from collections import Counter
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import PlacementState
+from contextbus.core.prepared import prepared_options
 from contextbus.replay.run_log import RunLog, read_commits, replay_memory, replay_run
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects
-from contextbus_protocol.events import HistoryReplaced, StepCompiled, StepFailed
+from contextbus_protocol.events import HistoryReplaced, PreparedFact, StepCompiled, StepFailed
+from tests.simulation.callbacks import draw_names, give
 from tests.simulation.clients import Client
 from tests.simulation.world import TENANT, World
 
@@ -29,6 +31,8 @@ def check_world(world: World, clients: list[Client]) -> int:
         steps += check_log(world, log)
         check_histories(log, [c for c in clients if c.run == run])
         check_steps(log)
+        check_callbacks(world, log)
+        check_usage(log)
         for client in clients:
             if client.run == run:
                 check_acknowledged(world, log, client)
@@ -50,7 +54,7 @@ def check_log(world: World, log: RunLog) -> int:
     effects = Counter(
         logged.commit.command
         for logged in log.commits
-        if not any(isinstance(e, StepFailed) for e in logged.commit.events)
+        if not any(isinstance(e, StepFailed) or is_erased(world, log, e) for e in logged.commit.events)
     )
     doubled = [c for c, n in effects.items() if n > 1]
     assert not doubled, f"in the log twice: {doubled}"
@@ -69,6 +73,11 @@ def check_log(world: World, log: RunLog) -> int:
     missing = [c for c in verdict.checks if c.status == "missing" and (log.run, c.expected) not in world.server.erased]
     assert not missing, f"a blob that nobody erased is missing: {missing[0]}"
     return sum(1 for c in verdict.checks if c.step is not None)
+
+
+def is_erased(world: World, log: RunLog, event: object) -> bool:
+    """Whether a step's package was taken by retention: the same command then compiles anew."""
+    return isinstance(event, StepCompiled) and (log.run, event.package) in world.server.erased
 
 
 def check_histories(log: RunLog, clients: list[Client]) -> None:
@@ -94,6 +103,43 @@ def check_steps(log: RunLog) -> None:
                     assert taken <= {"restored", "mandatory"}, f"step {event.step} is reused and takes {taken}"
 
 
+def check_callbacks(world: World, log: RunLog) -> None:
+    """A step is made with what the functions of its own command gave, all of it and nothing else (D.W.4)."""
+    faults = world.faults
+    for logged in log.commits:
+        command = logged.commit.command
+        for step in logged.commit.events:
+            if not isinstance(step, StepCompiled):
+                continue
+            names = draw_names(command, faults.callback)
+            assert step.rewritten <= ("rewrite-query" in names), f"{command} has a query that nobody made"
+            assert (step.prepared is not None) <= ("prepare-step" in names), f"{command} is prepared by nobody"
+            data = world.server.blobs.get((log.run, step.package))
+            output = None if data is None else blobs.decode_output(data)
+            if "prepare-step" in names:
+                given = give(log.run, command, "prepare-step", faults.source / 4)
+                assert given.code is None, f"{command} is compiled although its function failed"
+                fact = step.prepared or PreparedFact()
+                got = (fact.model, fact.overhead_tokens)
+                assert got == (given.model, given.overhead_tokens), f"{command} is prepared otherwise"
+                assert output is None or output.prepared == given.messages, f"{command} holds other messages"
+            if step.rewritten:
+                text = give(log.run, command, "rewrite-query", faults.source / 4).text or ""
+                assert output is None or output.query in {text[:2000], ""}, f"{command} asked something else"
+
+
+def check_usage(log: RunLog) -> None:
+    """What a query cost is recorded once, and warned of once a run (D.L.3, D.L.6)."""
+    steps = [e for logged in log.commits for e in logged.commit.events if isinstance(e, StepCompiled)]
+    charged = Counter((u.request_id, u.model, u.reported) for step in steps for u in step.usage)
+    doubled = [fact for fact, count in charged.items() if count > 1]
+    assert not doubled, f"charged twice: {doubled[0]}"
+    warned = [step.step for step in steps if "unaccounted-usage" in step.warnings]
+    assert len(warned) <= 1, f"warned at steps {warned}"
+    held = any(not u.reported for step in steps for u in step.usage)
+    assert not held or warned, "nobody was warned of unaccounted usage"
+
+
 def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
     """What a client was told is stored is in the log, once, with the bytes that it was given."""
     by_sequence = {logged.sequence: logged for logged in log.commits}
@@ -109,9 +155,13 @@ def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
             continue
         output = blobs.decode_output(data)
         assert bytes(output.package).decode() == told.package, f"{told.command} got other bytes"
+        assert (told.prepared, told.tools) == (output.prepared, output.tools), f"{told.command} got other messages"
+        options = None if step.prepared is None else prepared_options(step.options, step.prepared)
+        assert told.options == options, f"{told.command} got other options"
         assert told.stored or logged.commit.command == told.command
     own = [told for told in client.acknowledged if by_sequence[told.sequence].commit.command == told.command]
-    packages = {(told.command, told.package) for told in own}
+    kept = [told for told in own if (log.run, told.reference) not in world.server.erased]
+    packages = {(told.command, told.package) for told in kept}
     assert len(packages) == len({command for command, _ in packages}), "one command was given two packages"
     for record in client.recorded:
         assert record.sequence in by_sequence, f"{record.command} is acknowledged and not in the log"

@@ -34,13 +34,14 @@ def erase_packages(world: World, chance: random.Random) -> None:
                     world.server.erase(run, event.package)
 
 
-def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Result:
+def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12, callback: float = 0.2) -> Result:
     """Run clients on a few runs until all is at rest, then check every invariant.
 
     Args:
         seed: what everything is drawn from.
         faults: how often things go wrong; drawn from the seed by default.
         steps: steps of each client.
+        callback: the share of steps with a function of the host, where the seed draws the faults.
 
     Raises:
         AssertionError: an invariant does not hold.
@@ -51,6 +52,7 @@ def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Res
             drop=chance.choice((0, 0.01, 0.04)),
             kill=chance.choice((0, 0.004, 0.012)),
             replicated=chance.random() < 0.5,
+            callback=callback,
         )
     world = World(seed, faults)
     clients = [

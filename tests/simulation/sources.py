@@ -8,7 +8,7 @@ import random
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.questions import Failed, Offered, Query
-from contextbus_protocol.values import Candidate, SourceKind, SourceSpec
+from contextbus_protocol.values import Candidate, SourceKind, SourceSpec, SourceUsage
 
 SOURCES: tuple[SourceSpec, ...] = (
     SourceSpec("memory", "memory"),
@@ -45,6 +45,14 @@ def candidates_of(query: Query) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
+def usage_of(query: Query) -> tuple[SourceUsage, ...]:
+    """What a query costs: nothing, a little, or nobody knows how much."""
+    chance = random.Random(f"{query.source}/{query.text}/usage")
+    if chance.random() < 0.5:
+        return ()
+    return (SourceUsage("small", chance.randrange(1, 100), reported=chance.random() < 0.8),)
+
+
 def answer_query(query: Query, chance: random.Random, faulty: float) -> list[tuple[float, AnyMessage]]:
     """The answers to one query, each with its delay in seconds: usually one."""
     offered = Offered(
@@ -53,6 +61,7 @@ def answer_query(query: Query, chance: random.Random, faulty: float) -> list[tup
         source=query.source,
         kind=KINDS[query.source],
         candidates=candidates_of(query),
+        usage=usage_of(query),
     )
     delay = chance.expovariate(500)
     if chance.random() >= faulty:

@@ -43,7 +43,10 @@ SILENCE = 2.0
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """How often things go wrong, as probabilities for each message or event; ``outages`` is the most of the server."""
+    """How often things go wrong, as probabilities for each message or event; ``outages`` is the most of the server.
+
+    ``callback`` is the share of steps whose client has a function of its own.
+    """
 
     drop: float = 0.02
     repeat: float = 0.02
@@ -55,6 +58,7 @@ class Faults(msgspec.Struct, frozen=True):
     source: float = 0.15
     outages: int = 2
     replicated: bool = False
+    callback: float = 0.2
 
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -74,7 +74,8 @@ def place_of(
             replace(snapshot, operation_ids=()),
         )
     usage = gather.usage_of(flight)
-    unaccounted = any(not u.reported for u in usage) and "unaccounted-usage" not in fold.warned
+    held = fold.unaccounted or any(not u.reported for u in usage)
+    unaccounted = held and "unaccounted-usage" not in fold.warned
     place = Place(
         run=command.run,
         head=head_of(fold, flight, tenant, inbox),
@@ -101,6 +102,7 @@ def place_of(
             query=plan.query,
             user_text="" if output is None else output.user_text,
             prepared=None if output is None else output.prepared,
+            tools=None if output is None else output.tools,
             overflow=plan.input_tokens,
         )
     return replace(
@@ -108,8 +110,9 @@ def place_of(
         options=command.options,  # as the command has them: what the hook changed is a fact of its own
         user_text=command.user_text,
         host_request=command.refresh,
-        rewritten=flight.rewrite is not None and plan.refresh.retrieve,
+        rewritten=flight.rewrite is not None and (plan.refresh.retrieve or plan.refresh.skipped),
         prepared=None if flight.hook is None else flight.hook.messages,
+        tools=None if flight.hook is None else flight.hook.tools,
     )
 
 

@@ -21,7 +21,7 @@ from contextbus_protocol.commands import (
     RequestRefresh,
 )
 from contextbus_protocol.commit_requests import HistoryFact
-from contextbus_protocol.events import PreparedFact
+from contextbus_protocol.events import PreparedFact, UsageFact
 from contextbus_protocol.questions import ItemsOffered, Query
 from contextbus_protocol.values import Scope, SourceResult, StepOptions
 
@@ -68,7 +68,8 @@ class Flight(msgspec.Struct, frozen=True):
     question.  ``queries`` are those of the gather, ``gathered`` what was asked in it; ``asked_again`` names sources
     asked again at once, ``asked_half`` those asked at half the time, ``refused`` has a source once for each query that
     nobody took.  ``erasures`` is the sequence of the tenant's erasures that the answers were checked against.  ``anew``
-    tells that the stored package of the step is gone.
+    tells that the stored package of the step is gone.  ``timed`` tells that the timer runs which ends the questions to
+    the host and to sources; ``usage`` is what answers cost that were forgotten again.
     """
 
     command: RunCommand
@@ -83,6 +84,8 @@ class Flight(msgspec.Struct, frozen=True):
     offers: tuple[Offers, ...] = ()
     reading: tuple[str, ...] = ()
     erasures: int | None = None
+    timed: bool = False
+    usage: tuple[UsageFact, ...] = ()
     gathers: int = 0
     gathered: Literal["nothing", "records", "all"] = "nothing"
     results: tuple[SourceResult, ...] = ()

@@ -170,6 +170,7 @@ def _result(spec: SourceSpec, message: Offered | Failed, query: Query) -> Source
             error=message.code,
             origin_code=message.origin_code,
             origin_type=message.origin_type,
+            usage=message.usage,
         )
     # An empty answer of this process is a tuple of its own, which would be stored other than one off the bus.
     result = SourceResult(
@@ -241,14 +242,15 @@ def oldest_erasures(flight: Flight) -> int | None:
 
 
 def usage_of(flight: Flight) -> tuple[UsageFact, ...]:
-    """What the sources charged, once for each query (D.L.6)."""
+    """What the sources charged, once for each query, also for answers that were forgotten again (D.L.6)."""
     ids = {q.source: q.accounting.request_id for q in flight.queries if q.accounting is not None}
-    return tuple(
+    charged = tuple(
         UsageFact(ids[r.source], r.source, usage.model, usage.tokens, usage.reported)
         for r in flight.results
         for usage in r.usage
         if r.source in ids
     )
+    return flight.usage + charged
 
 
 def in_order(flight: Flight, options: StepOptions) -> tuple[SourceResult, ...]:

@@ -15,7 +15,13 @@ from contextbus.core.run_state import RunState
 from contextbus_protocol import blobs
 from contextbus_protocol.callbacks import CallbackAnswered, CallbackName
 from contextbus_protocol.commands import CompileStep, OverflowStep
-from contextbus_protocol.errors import ContextBusError, ErrorData, HookFailedError, NotFoundError
+from contextbus_protocol.errors import (
+    CallbackTimeoutError,
+    ContextBusError,
+    ErrorData,
+    HookFailedError,
+    NotFoundError,
+)
 
 replace = msgspec.structs.replace
 
@@ -98,9 +104,32 @@ def _check_answer(answer: CallbackAnswered | None) -> None:
     """Refuse to go on after the host's function failed (D.W.4)."""
     if answer is None or answer.code is None:
         return
-    name = answer.name.replace("-", "_")
+    name = function_name(answer.name)
     data = ErrorData(origin=name, origin_code=answer.origin_code or "error", origin_type=answer.origin_type)
     raise HookFailedError(f"{name} of the host failed", data)
+
+
+def function_name(name: CallbackName) -> str:
+    """A function of the host as its option is called."""
+    return name.replace("-", "_")
+
+
+def question_of(flight: Flight) -> CallbackName:
+    """The function that the host is asked for in the phase ``callback``."""
+    command = flight.command
+    callbacks = command.callbacks if isinstance(command, CompileStep) else ()
+    return "prepare-step" if "prepare-step" in callbacks and flight.hook is None else "rewrite-query"
+
+
+def question_token(flight: Flight) -> str:
+    """The token of the question to the host that is under way: an answer to another one is not taken for its answer."""
+    return f"{flight.token}#{question_of(flight)}"
+
+
+def late_callback(flight: Flight) -> CallbackTimeoutError:
+    """The failure of a step whose host did not answer the question under way (D.W.4)."""
+    name = function_name(question_of(flight))
+    return CallbackTimeoutError(f"{name} of the host did not answer in time", ErrorData(origin=name))
 
 
 def note_offers(flight: Flight, packages: tuple[str, ...], found: dict[str, bytes]) -> Flight:

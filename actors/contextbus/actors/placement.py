@@ -51,6 +51,7 @@ class Job(msgspec.Struct, frozen=True):
     stale_thinking: tuple[tuple[int, int], ...] = ()
     options: StepOptions | None = None
     prepared: tuple[ChatMessage, ...] | None = None
+    tools: str | None = None
     commit: Commit | None = None
     committed: Committed | None = None
 
@@ -140,6 +141,7 @@ class Placement:
             stale_thinking=message.stale_thinking,
             options=None if message.prepared_fact is None else prepared_options(message.options, message.prepared_fact),
             prepared=message.prepared,
+            tools=message.tools,
         )
         return job, stored + outputs
 
@@ -198,6 +200,7 @@ class Placement:
                 warnings=step.warnings,
                 options=job.options,
                 prepared=job.prepared,
+                tools=job.tools,
             )
             return Send(head.reply_to, compiled, head.reply_as)
         recorded = Recorded(

@@ -25,10 +25,12 @@ from contextbus.actors.flight import (
     follow,
     items_token,
 )
+from contextbus.actors.needs import late_callback, question_token
 from contextbus.actors.stepping import StepAnswer
 from contextbus.core.run import ChainBrokenError, fold_commits
 from contextbus.core.run_state import CommandFact, RunState
 from contextbus_protocol import subjects
+from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import (
     AppendMessages,
     CancelCommand,
@@ -41,7 +43,6 @@ from contextbus_protocol.commands import (
 )
 from contextbus_protocol.errors import (
     BusyError,
-    CallbackTimeoutError,
     CommandMismatchError,
     ConflictError,
     ContextBusError,
@@ -167,8 +168,7 @@ class Selection:
             return state, ()
         if isinstance(message, Elapsed):
             return self._elapsed(state, flight, message.token)
-        expected = items_token(flight) if isinstance(message, ItemsOffered) else flight.token
-        if getattr(message, "token", None) != expected:
+        if getattr(message, "token", None) != _token_of(flight, message):
             return state, ()  # late, repeated, or of an earlier attempt
         if stepping.is_awaited(message, flight):
             return self._resume(state, flight, message)
@@ -226,10 +226,12 @@ class Selection:
         if late is not None:
             error = DeadlineExceededError("the time for this command was over before its turn came")
             return state, (recorded.refuse_command(late, error),)
+        if token == gather.end_token(flight):
+            flight = replace(flight, timed=False)
         if flight.phase == "callback" and token == gather.end_token(flight):
-            return self._fail_step(state, flight, CallbackTimeoutError("the host's function did not answer in time"))
+            return self._fail_step(state, flight, late_callback(flight))
         if flight.phase != "gather":
-            return state, ()
+            return replace(state, flight=flight), ()
         if token == gather.half_token(flight):
             flight, queries = gather.ask_missing(flight)
             return replace(state, flight=flight), (Scatter(queries),)
@@ -353,7 +355,7 @@ class Selection:
         flight = state.flight
         if flight is not None:
             effects += (Cancel(flight.command.run, deadline_token(flight.command)),)
-            if flight.phase in ("gather", "callback"):
+            if flight.timed or flight.phase == "gather":
                 effects += gather.cancel_timers(flight)
         state = replace(state, flight=None)
         if not state.waiting:
@@ -362,3 +364,14 @@ class Selection:
         if flight is not None and command.command == flight.command.command:
             effects += (Timer(command.run, deadline_token(command), command.seconds_left),)
         return self._begin(replace(state, waiting=tuple(rest)), command, effects)
+
+
+def _token_of(flight: Flight, message: AnyMessage) -> str:
+    """The token that an answer must carry to be one of this flight."""
+    match message:
+        case ItemsOffered():
+            return items_token(flight)
+        case CallbackAnswered():
+            return question_token(flight)
+        case _:
+            return flight.token

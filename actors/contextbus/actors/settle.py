@@ -12,8 +12,7 @@ from contextbus.actors.effects import Load
 from contextbus.actors.flight import Flight, Prepared, StepCommand, digest_command
 from contextbus.actors.recorded import Tokenizers, estimator_of, pinned_scope
 from contextbus.core.budget import require_count, validate_budget
-from contextbus.core.history import latest_user_text
-from contextbus.core.prepared import prepared_fact, prepared_options
+from contextbus.core.prepared import prepared_fact, prepared_options, prepared_user_text
 from contextbus.core.run import find_command
 from contextbus.core.run_state import CommandFact, LastStep, RunState
 from contextbus.core.scope import narrow
@@ -81,6 +80,7 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
             package=last.package,
             count=last.count,
             chain=last.chain,
+            prepared=last.prepared,
         )
     if command.step == last.step and (flight.conflicts > 0 or last.status != "open") and not (same and gone):
         raise StaleStepError(f"the run already has step {last.step}; the next is {last.step + 1}")
@@ -155,11 +155,12 @@ def _settle_compile(fold: RunState, flight: Flight, command: CompileStep, tokeni
         step=number_step(fold, flight, command),
         options=options,
         host_request=command.refresh,
-        user_text=command.user_text if messages is None else latest_user_text(messages),
+        user_text=command.user_text if messages is None else prepared_user_text(after, messages),
         snapshot=snapshot_of(flight),
         estimator=estimator,
         rewritten=None if flight.rewrite is None else flight.rewrite.text,
         prepared=hook,
+        messages=messages,
     )
     return Prepared(fold.sequence, after, history, plan, scope, options, hook)
 

@@ -40,6 +40,7 @@ def compile_event(
         restored=message.restored,
         query=message.query if keeps_query else None,
         prepared=message.prepared,
+        tools=message.tools,
     )
     reference = digests.digest_bytes(output)
     stored: tuple[tuple[str, bytes], ...] = ((reference, output),)

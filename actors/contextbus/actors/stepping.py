@@ -12,9 +12,20 @@ import msgspec
 from contextbus.actors import append, decided, gather, recorded
 from contextbus.actors.effects import Effects, Fetch, Load, Scatter, Send, Timer
 from contextbus.actors.flight import Flight
-from contextbus.actors.needs import AskHost, AskSources, Decide, ReadErasures, ReadOffers, next_need, note_offers
+from contextbus.actors.needs import (
+    AskHost,
+    AskSources,
+    Decide,
+    ReadErasures,
+    ReadOffers,
+    next_need,
+    note_offers,
+    question_of,
+    question_token,
+)
 from contextbus.actors.recorded import Tokenizers
 from contextbus.actors.settle import settle_step
+from contextbus.core.prepared import check_answer
 from contextbus.core.run_state import RunState
 from contextbus_protocol.callbacks import AskCallback, CallbackAnswered
 from contextbus_protocol.commit_requests import Place, Record
@@ -71,22 +82,23 @@ def advance(fold: RunState, flight: Flight, at: Instance) -> tuple[Flight, Effec
 
 
 def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effects]:
-    """Ask a function of the host, at the step's reply address, with a timer for its part of the time (D.W.4)."""
+    """Ask a function of the host, at the step's reply address, with one timer for all that is asked (D.W.4)."""
     command, prepared = flight.command, flight.prepared
     assert prepared is not None
     seconds = command.seconds_left * ANSWER_SHARE
     ask = AskCallback(
         run=command.run,
         command=command.command,
-        token=flight.token,
+        token=question_token(flight),
         reply_to=at.inbox,
         name=need.name,
         step=prepared.plan.step,
         seconds_left=seconds,
         query=need.query,
     )
-    timer = Timer(command.run, gather.end_token(flight), seconds)
-    return replace(flight, phase="callback"), (Send(command.reply_to, ask, command.reply_as), timer)
+    asked = Send(command.reply_to, ask, command.reply_as)
+    effects: Effects = (asked,) if flight.timed else (asked, Timer(command.run, gather.end_token(flight), seconds))
+    return replace(flight, phase="callback", timed=True), effects
 
 
 def _ask_sources(
@@ -99,8 +111,10 @@ def _ask_sources(
     queries = gather.first_queries(flight, prepared, demands, at.tenant, at.inbox, estimator)
     share = command.seconds_left * ANSWER_SHARE
     half = Timer(command.run, gather.half_token(flight), share / 2)
-    end = Timer(command.run, gather.end_token(flight), share)
-    return replace(flight, phase="gather", queries=queries), (Scatter(queries), half, end)
+    effects: Effects = (Scatter(queries), half)
+    if not flight.timed:  # else it runs since the host was asked
+        effects += (Timer(command.run, gather.end_token(flight), share),)
+    return replace(flight, phase="gather", queries=queries, timed=True), effects
 
 
 def is_awaited(message: AnyMessage, flight: Flight) -> TypeGuard[StepAnswer]:
@@ -127,12 +141,12 @@ def take_answer(flight: Flight, message: AnyMessage) -> tuple[Flight, Effects, b
     match message:
         case Offered() | Failed():
             return _take_result(flight, message)
-        case CallbackAnswered(name="prepare-step") if flight.hook is None:
-            flight = replace(flight, phase="open", hook=message, prepared=None)
-            return flight, gather.cancel_timers(flight), True
-        case CallbackAnswered(name="rewrite-query") if flight.rewrite is None and flight.prepared is not None:
-            flight = replace(flight, phase="open", rewrite=message, prepared=None)
-            return flight, gather.cancel_timers(flight), True
+        case CallbackAnswered(name=name) if name != question_of(flight):
+            return flight, (), False
+        case CallbackAnswered(name="prepare-step"):
+            return replace(flight, phase="open", hook=check_answer(message), prepared=None), (), True
+        case CallbackAnswered():
+            return replace(flight, phase="open", rewrite=check_answer(message), prepared=None), (), True
         case Fetched(code=None, blobs=found):
             return replace(note_offers(flight, flight.reading, dict(found)), phase="open"), (), True
         case Loaded(code=None):
@@ -157,7 +171,7 @@ def _take_result(flight: Flight, message: Offered | Failed) -> tuple[Flight, Eff
 def end_gather(flight: Flight) -> Flight:
     """The flight once its sources have answered or their time is over."""
     asked = any(not query.only_records for query in flight.queries)
-    return replace(flight, phase="open", gathered="all" if asked else "records")
+    return replace(flight, phase="open", timed=False, gathered="all" if asked else "records")
 
 
 def forget_answers(flight: Flight) -> Flight:
@@ -168,6 +182,7 @@ def forget_answers(flight: Flight) -> Flight:
         results=(),
         queries=(),
         gathered="nothing",
+        usage=gather.usage_of(flight),
         erasures=None,
         asked_again=(),
         asked_half=(),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextbus.actors.flight import RunCommand
 from contextbus.core.bound_models import binds_thinking
 from contextbus.core.prefix import stale_ranges
-from contextbus.core.run_state import CommandFact, RunState
+from contextbus.core.prepared import prepared_options
+from contextbus.core.run_state import CommandFact, LastStep, RunState
 from contextbus_protocol import blobs
-from contextbus_protocol.commands import Recorded, StepCompiled
+from contextbus_protocol.commands import CompileStep, Recorded, StepCompiled
+from contextbus_protocol.values import StepOptions
 
 
 def stored_record(command: RunCommand, found: CommandFact, durability: str) -> Recorded:
@@ -32,7 +34,6 @@ def stored_step(fold: RunState, command: RunCommand, found: CommandFact, data: b
     output = blobs.decode_output(data)
     last = fold.last
     is_last = last is not None and last.step == found.step
-    hooked = last is not None and is_last and last.prepared is not None
     bound = last is not None and is_last and binds_thinking(last.options.model, last.options.bound_models)
     return StepCompiled(
         run=command.run,
@@ -48,6 +49,17 @@ def stored_step(fold: RunState, command: RunCommand, found: CommandFact, data: b
         durability=durability,
         blocks=fold.blocks.chain,
         stale_thinking=stale_ranges(fold, last.options, found.count) if bound and last is not None else (),
-        options=last.options if hooked and last is not None else None,
+        warnings=found.warnings,
+        options=_hooked_options(last if is_last else None, command, found),
         prepared=output.prepared,
+        tools=output.tools,
     )
+
+
+def _hooked_options(last: LastStep | None, command: RunCommand, found: CommandFact) -> StepOptions | None:
+    """The options that the host's hook made of the step's, if it changed any."""
+    if found.prepared is None:
+        return None
+    if last is not None:
+        return last.options
+    return prepared_options(command.options, found.prepared) if isinstance(command, CompileStep) else None

@@ -19,7 +19,7 @@ from contextbus.replay.verify import Verdict, verify_run
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
 from contextbus.runtime.journal import Journal, Unanswered
-from contextbus.sources.interface import Source
+from contextbus.sources.interface import Source, scope_read
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import MessagesAppended, PackageRedacted, StepCompiled
@@ -79,7 +79,7 @@ class ContextBus:
         self.durability = durability
         self.url = url
         self._journal = journal
-        self._local = {s.id: SourceSpec(s.id, s.kind, s.required) for s in local}
+        self._local = {s.id: s for s in local}
         self._failures: dict[tuple[str, str], BaseException] = {}
 
     async def run(
@@ -113,7 +113,8 @@ class ContextBus:
             rewrite_query: makes the query that sources are asked of the step's own (D.A.9).
 
         Raises:
-            ScopeConflictError: the scope lies outside the parent's (D.K.7).
+            ScopeConflictError: the scope, or that at which a source of this process reads, lies outside the parent's
+                (D.K.5, D.K.7).
             InvalidTypeError: two sources have one id (D.G.4), a source's kind is not known, or an option is malformed.
             DeadlineExceededError: the log does not answer.
         """
@@ -123,10 +124,16 @@ class ContextBus:
             raise InvalidTypeError("two sources have one id; give each its own")
         if specs:
             require_scope(scope)
+        for name, function in (("prepare_step", prepare_step), ("rewrite_query", rewrite_query)):
+            if function is not None and not callable(function):
+                raise InvalidTypeError(f"{name} must be a function, not {type(function).__name__}")
         above = None
         if parent is not None:
             above = ParentRun(parent.id, parent.state.scope or parent.scope)
             require_within(scope, above.scope)
+            for spec in specs:
+                if spec.id in self._local:  # one of another process checks each query itself
+                    require_within(scope_read(self._local[spec.id], scope), above.scope)
         held = Run(
             self,
             run or f"run-{uuid.uuid4().hex[:12]}",
@@ -149,7 +156,7 @@ class ContextBus:
             return source
         local = self._local.get(source)
         if local is not None:
-            return local
+            return SourceSpec(local.id, local.kind, local.required)
         kind = default_kind(source)
         if kind is None:
             raise InvalidTypeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
 from contextbus.client.working_memory import RunWorkingMemory
 from contextbus.client.working_memory_tools import WorkingMemoryTools
 from contextbus.core.budget import require_count
-from contextbus.core.estimate import Estimator, estimate_overhead, make_estimator
+from contextbus.core.estimate import estimate_overhead, make_estimator
 from contextbus.core.history import SourceHistory, digest_message
 from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import tools_text
@@ -186,17 +187,17 @@ class Run:
         Raises:
             ContextBudgetExceededError: mandatory content does not fit (D.B.15).
             SourceFailedError: a required source failed; the source's own exception is its cause in one process.
+            HookFailedError: ``prepare_step`` or ``rewrite_query`` failed; what it raised is the cause (D.W.4).
+            CallbackTimeoutError: it gave nothing within four fifths of ``seconds``.
             StaleStepError: the run already has this step or a later one.
             ScopeConflictError: the scope lies outside the run's pinned one.
             DeadlineExceededError: no answer came; the same ``command`` may be sent again.
         """
         given = None if messages is None else read_given(messages)
         definitions = tools_text(tools)
+        count = None if overhead_tokens is not None else partial(self._count_overhead, output_schema)
         if overhead_tokens is None:
-            schemas = None if definitions is None else msgspec.json.decode(definitions)
-            overhead_tokens = estimate_overhead(
-                schemas or (), output_schema, model.provider, estimator=self._overhead_estimator()
-            )
+            overhead_tokens = self._count_overhead(output_schema, definitions, model.provider)
         options = StepOptions(
             scope=self.scope,
             model=model,
@@ -209,7 +210,10 @@ class Run:
             tools_digest=None if definitions is None else digest_text(definitions),
             bound_models=self._bound_models,
         )
-        callbacks = self._callbacks(model)
+        context = StepContext(run=self.id, step=0, messages=(), model=model)
+        callbacks = Callbacks(
+            self._bus.host, self._prepare_step, self._rewrite_query, context, definitions, count_overhead=count
+        )
         if given is not None:
             self._sender.handle = self._sender.handle.hand_over(given, self._own)
         while self._sender.handle.history.count - self._sender.handle.kept > MOST_MESSAGES:
@@ -239,7 +243,7 @@ class Run:
             raise exc from callbacks.error
         finally:
             callbacks.close()
-        return await self._take_step(answer, model, callbacks.tools or definitions)
+        return await self._take_step(answer, model, definitions)
 
     async def on_overflow(self, input_tokens: int | None = None, *, seconds: float = DEFAULT_SECONDS) -> CompiledStep:
         """Compile the last step again for less, after the provider refused its request as too large (D.I.1, D.R.6).
@@ -383,10 +387,6 @@ class Run:
             self._blocks = self._blocks.keep(handle.kept)
         self._sender.handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
 
-    def _callbacks(self, model: Model) -> Callbacks:
-        context = StepContext(run=self.id, step=0, messages=(), model=model)
-        return Callbacks(self._bus.host, self._prepare_step, self._rewrite_query, context)
-
     async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
         self._acknowledge(answer)
         package = decode_json(answer.package, Package)
@@ -411,7 +411,7 @@ class Run:
             text=answer.package,
             package=package,
             model=model if answer.options is None else answer.options.model,
-            tools=tools,
+            tools=tools if answer.tools is None else tools_text(answer.tools),
             stored=answer.stored,
             durability=answer.durability,
             histories=rendered,
@@ -424,5 +424,8 @@ class Run:
         history = self._sender.handle.history
         return history.keep(min(count, history.count))
 
-    def _overhead_estimator(self) -> Estimator:
-        return make_estimator(self._estimator, self._bus.tokenizers)
+    def _count_overhead(self, output_schema: Mapping[str, object] | None, tools: str | None, provider: str) -> int:
+        """Tokens of tool definitions as JSON text, output schema and framing (D.M.15)."""
+        estimator = make_estimator(self._estimator, self._bus.tokenizers)
+        schemas = () if tools is None else msgspec.json.decode(tools)
+        return estimate_overhead(schemas, output_schema, provider, estimator=estimator)

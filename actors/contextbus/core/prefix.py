@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import islice
 from typing import Final, get_args
 
 import msgspec
 
-from contextbus.core.run_state import RunState
+from contextbus.core.history import digest_message
+from contextbus.core.run_state import LastStep, RunState
 from contextbus_protocol.chat import ChatMessage, Reasoning
+from contextbus_protocol.digests import EMPTY_CHAIN, extend_chain
+from contextbus_protocol.events import PreparedMessages
 from contextbus_protocol.package import CachePrefixCause
 from contextbus_protocol.values import StepOptions
 
@@ -27,8 +34,16 @@ def break_prefix(state: RunState, cause: CachePrefixCause, position: int) -> Run
     )
 
 
-def prefix_cause(state: RunState, options: StepOptions) -> CachePrefixCause | None:
-    """Why the request does not begin as the last one did (D.F.15, D.F.16, D.F.22); None when it does."""
+def prefix_cause(
+    state: RunState, options: StepOptions, messages: Sequence[ChatMessage] | None = None
+) -> CachePrefixCause | None:
+    """Why the request does not begin as the last one did (D.F.15, D.F.16, D.F.22); None when it does.
+
+    Args:
+        state: the run with the step's messages, before the step.
+        options: what the step is compiled for.
+        messages: what the host's hook gave in place of the history, if it did.
+    """
     last = state.last
     if last is None:
         return None
@@ -44,7 +59,37 @@ def prefix_cause(state: RunState, options: StepOptions) -> CachePrefixCause | No
         return "redacted" if last.redacted else "history"
     if last.tail and last.status != "succeeded":
         return "history"  # where tails stay they are part of what is compared (D.F.17)
-    return None
+    given = None if last.prepared is None else last.prepared.messages
+    if messages is None and given is None:
+        return None
+    return None if _begins_as(state, last, given, messages) else "history"
+
+
+def _begins_as(
+    state: RunState, last: LastStep, before: PreparedMessages | None, messages: Sequence[ChatMessage] | None
+) -> bool:
+    """Whether the request begins with all of the last one but its tail, where a hook gave either of them (D.F.17)."""
+    request = iter(_history_digests(state) if messages is None else map(digest_message, messages))
+    if before is None:
+        blocks = [*_history_digests(state, last.count, last.step)]
+        if [*islice(request, len(blocks))] != blocks:
+            return False
+    elif reduce(extend_chain, islice(request, before.count), EMPTY_CHAIN) != before.chain:
+        return False
+    placed = last.tail if last.block is None else (last.block, *last.tail)
+    return all(next(request, None) == fact.digest for fact in placed)
+
+
+def _history_digests(state: RunState, count: int | None = None, before: int | None = None) -> Iterator[str]:
+    """Digests of the first ``count`` source messages with the blocks of steps before one between them."""
+    blocks = deque((b.position, b.fact.digest) for b in state.blocks if before is None or b.step < before)
+    for index, entry in enumerate(state.history):
+        if index == count:
+            break
+        while blocks and blocks[0][0] <= index:
+            yield blocks.popleft()[1]
+        yield entry.digest
+    yield from (digest for position, digest in blocks if count is None or position <= count)
 
 
 def stale_ranges(state: RunState, options: StepOptions, count: int) -> tuple[tuple[int, int], ...]:

@@ -53,13 +53,12 @@ def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> 
     """
     if commit.previous != state.digest:
         raise ChainBrokenError(f"commit {sequence} of run does not follow commit {state.sequence}")
-    step: int | None = None
-    package: str | None = None
+    compiled: StepCompiled | None = None
     failed = False
     for event in commit.events:
         state = fold_event(state, event, sequence, digest, commit.command)
         if isinstance(event, StepCompiled):
-            step, package = event.step, event.package
+            compiled = event
         failed = failed or isinstance(event, StepFailed)
     recent = state.recent
     if not failed:  # a failed step leaves its command open: the retry is another attempt
@@ -68,10 +67,12 @@ def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> 
             command_digest=commit.command_digest,
             sequence=sequence,
             digest=digest,
-            step=step,
-            package=package,
+            step=None if compiled is None else compiled.step,
+            package=None if compiled is None else compiled.package,
             count=state.history.count,
             chain=state.history.chain,
+            prepared=None if compiled is None else compiled.prepared,
+            warnings=() if compiled is None else compiled.warnings,
         )
         recent = recent.add(fact)
     return msgspec.structs.replace(
@@ -110,6 +111,9 @@ def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, d
             return _succeed(state, step, usage)
         case CallFailed(step=step, status=status):
             return _fail(state, step, "overflow" if status == "overflow" else "failed")
+        case StepFailed(usage=usage):
+            unaccounted = state.unaccounted or any(not fact.reported for fact in usage)
+            return replace(state, unaccounted=unaccounted)
         case RefreshRequested():
             return replace(state, refresh_requested=True)
         case PackageRedacted():
@@ -224,6 +228,7 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
         refresh_requested=False if retrieved or limited else state.refresh_requested or event.host_request,
         redaction_due=state.redaction_due and not served,
         skills=_note_absent(state, event),
+        unaccounted=False,
         warned=(*state.warned, *(w for w in event.warnings if w not in state.warned)),
     )
 

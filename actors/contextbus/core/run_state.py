@@ -17,7 +17,7 @@ CallStatus = Literal["open", "succeeded", "failed", "overflow"]
 
 
 class CommandFact(msgspec.Struct, frozen=True):
-    """A command that the log holds: the same id and digest get the same answer."""
+    """A command that the log holds: the same id and digest get the same answer, with what its step warned of."""
 
     command: str
     command_digest: str
@@ -27,6 +27,8 @@ class CommandFact(msgspec.Struct, frozen=True):
     package: str | None = None
     count: int = 0
     chain: str = ""
+    prepared: PreparedFact | None = None
+    warnings: tuple[WarningCode, ...] = ()
 
 
 class OwedEntry(msgspec.Struct, frozen=True):
@@ -93,7 +95,8 @@ class RunState(msgspec.Struct, frozen=True):
     already reported (D.G.11).  ``redaction_due`` makes the next step retrieve (D.J.1), ``redactions`` are the
     newest forgets as (package, source, record id).  ``skill_calls`` are calls of
     ``load_skill`` without a result yet, each with its place in the source messages.  ``memory_sequence`` is the newest
-    state of the working memory that a step was of: no later step is of an older one.
+    state of the working memory that a step was of: no later step is of an older one.  ``unaccounted`` tells that a
+    failed step held usage of which no step warned yet (D.L.3).
     """
 
     run: str
@@ -122,6 +125,7 @@ class RunState(msgspec.Struct, frozen=True):
     redacted_packages: tuple[str, ...] = ()
     redactions: tuple[tuple[str, str, str], ...] = ()
     warned: tuple[WarningCode, ...] = ()
+    unaccounted: bool = False
     memory_sequence: int = 0
     inputs: str | None = None
     recent: Recent[CommandFact] = Recent()

@@ -145,6 +145,7 @@ def plan_step(
     estimator: Estimator,
     rewritten: str | None = None,
     prepared: PreparedFact | None = None,
+    messages: Sequence[ChatMessage] | None = None,
     policy: int = POLICY,
 ) -> StepPlan:
     """Settle query, refresh, budget and cache prefix of a step.
@@ -159,6 +160,7 @@ def plan_step(
         estimator: the counter of the step.
         rewritten: the query that the host made of the step's own, if it did (D.A.9).
         prepared: what the host's hook changed.
+        messages: the messages that the hook gave in place of the history, if it did.
         policy: the version of the rules to decide by.
 
     Raises:
@@ -186,7 +188,7 @@ def plan_step(
         input_tokens=usable_input_tokens(options.model),
         used_tokens=_used_tokens(state, options, prepared, estimator),
         pass_=state.passes + (1 if refresh.retrieve else 0),
-        prefix_cause=prefix_cause(state, options),
+        prefix_cause=prefix_cause(state, options, messages),
         active_task_id=None if task is None else task.id,
         restore=tuple(o for o in state.owed if not o.waits) if returns else (),
         demands=_demand_skills(state, options),

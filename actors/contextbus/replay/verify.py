@@ -12,11 +12,11 @@ import msgspec
 
 from contextbus.actors.step_event import compile_event
 from contextbus.core.estimate import Estimator, make_estimator, recorded_estimator
-from contextbus.core.history import digest_message, latest_user_text
+from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.owed import demand_missing, restore_results
 from contextbus.core.placement import place
-from contextbus.core.prepared import fold_prepared, prepared_options
+from contextbus.core.prepared import digest_tools, fold_prepared, prepared_options, prepared_user_text
 from contextbus.core.run import ChainBrokenError, fold_commit, fold_event
 from contextbus.core.run_state import RunState
 from contextbus.core.step import POLICIES, counter_of, decide_step, plan_overflow, plan_step
@@ -297,7 +297,7 @@ def _compute(
     if event.overflow is not None and state.last is not None:  # those of the step that is compiled again
         recorded, hook = state.last.options, state.last.prepared
     options = prepared_options(recorded, hook)
-    user_text = output.user_text if output.prepared is None else latest_user_text(output.prepared)
+    user_text = output.user_text if output.prepared is None else prepared_user_text(state, output.prepared)
     if event.overflow is not None:
         plan = plan_overflow(
             state, input_tokens=event.overflow, query=output.query or "", estimator=estimator, snapshot=snapshot
@@ -313,6 +313,7 @@ def _compute(
             estimator=estimator,
             rewritten=output.query if event.rewritten else None,
             prepared=hook,
+            messages=output.prepared,
             policy=logged.commit.policy,
         )
     returning = plan.restore if event.overflow is None else tuple(o for o in state.owed if not o.waits)
@@ -362,6 +363,7 @@ def _compute(
         rewritten=event.rewritten,
         prepared=output.prepared,
         prepared_fact=hook,
+        tools=output.tools,
         demanded=demands,
         overflow=event.overflow,
         erasures=event.erasures,
@@ -374,7 +376,10 @@ def _compute(
 
 
 def _prepared(event: StepCompiled, output: blobs.StepOutput, estimator: Estimator) -> PreparedFact | None:
-    """What the host's hook changed, with number, chain and cost of its messages counted again (D.D.25)."""
-    if event.prepared is None or output.prepared is None:
-        return event.prepared
-    return msgspec.structs.replace(event.prepared, messages=fold_prepared(output.prepared, estimator))
+    """What the host's hook changed, its messages counted and its tools digested again (D.D.25)."""
+    fact = event.prepared
+    if fact is not None and output.prepared is not None:
+        fact = msgspec.structs.replace(fact, messages=fold_prepared(output.prepared, estimator))
+    if fact is not None and output.tools is not None:
+        fact = msgspec.structs.replace(fact, tools_digest=digest_tools(output.tools))
+    return fact

@@ -337,7 +337,10 @@ class Host:
             self._outbox.send(to, message, encoding, reply)
 
     def _answer_client(self, to: str, message: AnyMessage) -> None:
-        if not self._addresses.answer(to, message):
+        if not all(routes.is_address(address, self.tenant) for address in routes.addresses(message)):
+            self.stats.refused += 1  # a question to the host, whose answer holds what was said
+            _log.warning("reply_address_refused", actor="client", type=type(message).__name__)
+        elif not self._addresses.answer(to, message):
             self.stats.late += 1
 
     def _pass(self, message: AnyMessage) -> AnyMessage:

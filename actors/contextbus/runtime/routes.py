@@ -13,7 +13,7 @@ import msgspec
 
 from contextbus.actors.effects import Send
 from contextbus_protocol import subjects
-from contextbus_protocol.callbacks import CallbackAnswered
+from contextbus_protocol.callbacks import AskCallback, CallbackAnswered
 from contextbus_protocol.commands import (
     AppendMessages,
     CancelCommand,
@@ -74,7 +74,7 @@ def addresses(message: AnyMessage) -> tuple[str, ...]:
     """List the addresses at which a message asks to be answered."""
     if isinstance(message, Place | Record):
         return (message.head.reply_to, message.head.notify)
-    if isinstance(message, Command | AskItems | Query | Remember | Forget | ListRecords | AllowRecords):
+    if isinstance(message, Command | AskItems | AskCallback | Query | Remember | Forget | ListRecords | AllowRecords):
         return (message.reply_to,)
     return ()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 import anyio
+import msgspec
 
 from contextbus.core.candidates import check_candidates
 from contextbus.runtime.logs import get_logger
@@ -19,7 +20,7 @@ from contextbus.sources.accounting import Charge, unaccounted_tokens
 from contextbus.sources.functions import takes_charge
 from contextbus.sources.interface import Answer, FoundRecords, MalformedAnswerError, Source, check_source
 from contextbus_protocol.digests import digest_text
-from contextbus_protocol.errors import RangeError, ScopeConflictError
+from contextbus_protocol.errors import LONGEST_WORD, RangeError, ScopeConflictError, word_of
 from contextbus_protocol.package import ContextWarning
 from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import MAX_SAFE_INTEGER, Candidate, Provenance
@@ -28,9 +29,7 @@ DEFAULT_CONCURRENCY: Final = 8
 MAX_CANDIDATES: Final = 10_000
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 LONGEST_ID: Final = 512
-LONGEST_WORD: Final = 64
 MAX_WARNED_RUNS: Final = 4096
-_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 OnError = Callable[[Query, BaseException], None]
 OnWarning = Callable[[ContextWarning], None]
@@ -82,16 +81,20 @@ class Handler:
         if self.running >= self._concurrency:
             return self._failed(query, "busy")
         self.running += 1
+        charge = Charge() if query.accounting is not None and self._takes_charge else None
         try:
-            return await self._ask(query)
+            answer = await self._ask(query, charge)
         finally:
             self.running -= 1
+        if charge is not None and isinstance(answer, Failed):
+            return msgspec.structs.replace(answer, usage=charge.usage())  # spent all the same
+        return answer
 
-    async def _ask(self, query: Query) -> Offered | Failed:
+    async def _ask(self, query: Query, charge: Charge | None) -> Offered | Failed:
         seconds = query.seconds_left if query.seconds_left > 0 else 0.0  # NaN is not above 0 either
         try:
             with anyio.move_on_after(seconds):
-                return await self._find(query)
+                return await self._find(query, charge)
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             # Nobody cancels us: the source let out a cancellation of its own, and that is a failure.
@@ -106,10 +109,9 @@ class Handler:
             return self._raised(query, exc)
         return self._failed(query, "timeout")
 
-    async def _find(self, query: Query) -> Offered | Failed:
-        if query.accounting is None or not self._takes_charge:
+    async def _find(self, query: Query, charge: Charge | None) -> Offered | Failed:
+        if query.accounting is None or charge is None:
             return self._offer(query, await self.source.query(query))
-        charge = Charge()
         try:
             return self._offer(query, await cast("_Charged", self.source.query)(query, charge=charge), charge)
         finally:
@@ -154,7 +156,7 @@ class Handler:
             self._on_error(query, exc)
         if code == "malformed":
             return self._failed(query, code)
-        return self._failed(query, code, _one_word(getattr(exc, "code", None)) or "error", type(exc).__name__)
+        return self._failed(query, code, word_of(getattr(exc, "code", None)) or "error", type(exc).__name__)
 
     def _failed(
         self, query: Query, code: str, origin_code: str | None = None, origin_type: str | None = None
@@ -272,10 +274,3 @@ def _is_text(value: object, *, empty: bool = False) -> bool:
 
 def _is_count(value: object) -> bool:
     return value is None or (type(value) is int and 0 <= value <= MAX_SAFE_INTEGER)
-
-
-def _one_word(code: object) -> str | None:
-    """An exception's own code, if it is a word and no sentence: content must not leak through it."""
-    if isinstance(code, str) and 0 < len(code) <= LONGEST_WORD and _WORD.issuperset(code):
-        return code
-    return None

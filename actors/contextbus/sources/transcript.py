@@ -47,6 +47,9 @@ class TranscriptSource:
         required: Whether a step fails without it.
         scope: What the source is pinned to; requests narrow it (D.K.2).
         keep_seconds: How often the index follows the log while nobody asks.
+
+    Attributes:
+        pinned_scope: What it is pinned to; None if to nothing (D.K.5).
     """
 
     kind: SourceKind = "transcript"
@@ -65,6 +68,7 @@ class TranscriptSource:
         self.id = id
         self.required = required
         self.scope = scope
+        self.pinned_scope: Scope | None = None if scope == ANY_SCOPE else scope
         self.options_digest = digest_bytes(encode_json((SCHEMA_VERSION, scope)))
         self._index = index
         self._feed = TranscriptFeed(journal, tenant, index)

@@ -1,0 +1,136 @@
+"""The query that sources are asked, as the host makes it of the step's own (D.A.9, D.G.16 to D.G.21)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with
+
+import contextbus.client as contextbus
+from contextbus.client import PreparedStep, StepContext
+from contextbus_protocol import blobs
+from contextbus_protocol.chat import assistant, user
+from contextbus_protocol.digests import digest_text
+from contextbus_protocol.events import StepCompiled
+from contextbus_protocol.values import SourceStatus
+from contextbus_protocol.working_memory import Task, TaskList, TasksInput
+
+CI = contextbus.candidate("0", "Deploys need a green CI run.", 0.9)
+DONE = contextbus.Report(status="succeeded", messages=[assistant("Run the pipeline.")])
+
+
+async def last_event(bus: contextbus.ContextBus, run: str) -> StepCompiled:
+    return [e for c in (await bus.log(run)).commits for e in c.commit.events if isinstance(e, StepCompiled)][-1]
+
+
+@pytest.mark.rule("D.A.9", "D.G.16", "D.G.23", "D.D.25")
+async def test_sources_are_asked_what_the_host_made_of_the_query() -> None:
+    asked: list[tuple[str, int, tuple[contextbus.ChatMessage, ...]]] = []
+
+    async def rewrite(query: str, step: StepContext) -> str:
+        await asyncio.sleep(0)
+        asked.append((query, step.step, step.messages))
+        return "pipeline deploy"
+
+    rag = Scripted([CI])
+    async with bus_with(rag) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], rewrite_query=rewrite)
+        step = await run.before_model_call([user("How?")], model=MODEL)
+        assert asked == [("How?", 0, (user("How?"),))]
+        assert [q.text for q in rag.asked] == ["pipeline deploy"]
+        assert [e.query for e in step.manifest.entries] == ["pipeline deploy"]
+        event = await last_event(bus, "r")
+        assert (event.rewritten, event.query_digest) == (True, digest_text("pipeline deploy"))
+        output = blobs.decode_output((await bus.blobs(await bus.log("r")))[event.package])
+        assert (output.query, output.user_text) == ("pipeline deploy", "How?")
+        assert (await bus.verify("r")).is_clean
+
+
+@pytest.mark.rule("D.A.9", "D.G.13", "D.R.7")
+async def test_the_query_is_made_once_and_only_where_sources_are_asked() -> None:
+    asked: list[str] = []
+
+    def rewrite(query: str, _: StepContext) -> str:
+        asked.append(query)
+        return query.upper()
+
+    async with bus_with(Scripted([CI])) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], rewrite_query=rewrite)
+        await run.before_model_call([user("How?")], model=MODEL)
+        await (await bus.run("r", scope=SCOPE, sources=["rag"], rewrite_query=rewrite)).before_model_call(model=MODEL)
+        await run.on_overflow()
+        await run.after_model_call(DONE)
+        run.append(user("And?"))
+        await run.before_model_call(model=MODEL)  # reused
+        await run.after_model_call(DONE)
+        await run.before_model_call(model=MODEL, refresh=True)
+        assert asked == ["How?", "And?"]
+        none = await bus.run(scope=SCOPE, rewrite_query=rewrite)
+        await none.before_model_call([user("Nobody is asked.")], model=MODEL)
+        blank = await bus.run(scope=SCOPE, sources=["rag"], rewrite_query=rewrite)
+        await blank.before_model_call([user(" \n")], model=MODEL)
+        assert asked == ["How?", "And?"]
+        assert (await bus.verify("r")).is_clean
+
+
+@pytest.mark.rule("D.G.16", "D.G.19", "D.A.9")
+async def test_the_host_sees_the_title_of_the_task_and_the_text_and_its_query_is_cut_too() -> None:
+    asked: list[str] = []
+
+    def rewrite(query: str, _: StepContext) -> str:
+        asked.append(query)
+        return "y" * 5_000
+
+    rag = Scripted([CI])
+    async with bus_with(rag) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], rewrite_query=rewrite)
+        tasks = TasksInput(TaskList("Ship.", (Task("t", "Roll back", "in_progress"),)), "t")
+        await run.working_memory.create(tasks=tasks)
+        await run.before_model_call([user("x" * 3_000)], model=MODEL)
+        assert asked == ["Roll back\n" + "x" * 1_990]
+        assert [q.text for q in rag.asked] == ["y" * 2_000]
+        assert (await bus.verify("r")).is_clean
+
+
+@pytest.mark.rule("D.A.9", "D.G.17")
+async def test_the_host_makes_its_query_of_the_messages_that_it_prepared() -> None:
+    rag = Scripted([CI])
+    async with bus_with(rag) as bus:
+        run = await bus.run(
+            "r",
+            scope=SCOPE,
+            sources=["rag"],
+            prepare_step=lambda _: PreparedStep(messages=[user("Prepared?")]),
+            rewrite_query=lambda query, _: f"rewritten {query}",
+        )
+        await run.before_model_call([user("How?")], model=MODEL)
+        assert [q.text for q in rag.asked] == ["rewritten Prepared?"]
+        assert (await bus.verify("r")).is_clean
+
+
+@pytest.mark.rule("D.G.21", "D.G.22", "D.A.9")
+@pytest.mark.parametrize("blank", ["", " \n\t"])
+async def test_a_query_that_was_made_blank_asks_nobody_and_the_refresh_stays_due(blank: str) -> None:
+    rag, queries = Scripted([CI]), [blank, "deploy"]
+    async with bus_with(rag) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], rewrite_query=lambda _, __: queries.pop(0))
+        step = await run.before_model_call([user("How?")], model=MODEL)
+        assert (step.manifest.refresh, step.manifest.pass_) == ("initial", 0)
+        assert [s.status for s in step.manifest.sources] == [SourceStatus.SKIPPED]
+        assert (await last_event(bus, "r")).rewritten
+        await run.after_model_call(DONE)
+        step = await run.before_model_call(model=MODEL)
+        assert (step.manifest.refresh, step.manifest.pass_) == ("initial", 1)
+        assert [q.text for q in rag.asked] == ["deploy"]
+        assert (await bus.verify("r")).is_clean
+
+
+@pytest.mark.rule("D.A.9", "D.M.7")
+async def test_a_lone_surrogate_in_a_query_becomes_the_replacement_character() -> None:
+    rag = Scripted([CI])
+    async with bus_with(rag) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], rewrite_query=lambda _, __: "half \ud83d")
+        await run.before_model_call([user("How?")], model=MODEL)
+        assert [q.text for q in rag.asked] == ["half \ufffd"]
+        assert (await bus.verify("r")).is_clean
