@@ -17,7 +17,8 @@ from contextbus.client.compiled import CompiledStep
 from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
-from contextbus.client.run import Report, Run
+from contextbus.client.run import Run
+from contextbus.client.run_options import Report
 from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
 from contextbus.client.working_memory_tools import SnapshotHandle, working_memory_tools
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
@@ -28,6 +29,7 @@ from contextbus.core.manifest import context_warnings
 from contextbus.core.skill_tool import answer_load_skill, load_skill_tool
 from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_patch import apply_working_memory_patch
+from contextbus.runtime.telemetry import otel_observer
 from contextbus.sources.interface import candidate, source
 from contextbus.sources.rag import FolderSource
 from contextbus.sources.skills import SkillsSource
@@ -84,6 +86,7 @@ __all__ = [
     "make_estimator",
     "merge_budget",
     "open",
+    "otel_observer",
     "source",
     "system",
     "user",

@@ -44,6 +44,7 @@ from contextbus.core.observer import Observer
 from contextbus.core.request_history import RequestHistory, take_request
 from contextbus.core.targets.tools import tools_text
 from contextbus.runtime.logs import get_logger
+from contextbus.runtime.telemetry import report_compile
 from contextbus.sources.interface import Source
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.compiler_state import ContextCompilerState
@@ -228,7 +229,7 @@ class Compiler:
                 if refresh:
                     self.request_refresh()
                 raise
-            self._tell_observer(package.manifest, self._clock() - began)
+            report_compile(self._observer, package.manifest, self._clock() - began)
             await self._warn(package.manifest)
             return package
 
@@ -280,7 +281,7 @@ class Compiler:
         package = self._settle(request, plan, last.results, last.before, last.texts, estimator)
         # The first compile stays what a second overflow starts from.
         self._last = msgspec.structs.replace(last, package=package)
-        self._tell_observer(package.manifest, self._clock() - began)
+        report_compile(self._observer, package.manifest, self._clock() - began)
         return package
 
     def _with_messages(
@@ -358,14 +359,6 @@ class Compiler:
         self._texts = keep_texts(texts, results, state)
         self._state = state
         return package
-
-    def _tell_observer(self, manifest: ContextManifest, seconds: float) -> None:
-        if self._observer is None:
-            return
-        try:
-            self._observer.compile_finished(manifest, seconds)
-        except Exception as exc:  # whatever a stranger's object raises must not change a package (D.S.5)
-            _log.warning("observer_failed", run=manifest.run_id, step=manifest.step, error=type(exc).__name__)
 
     async def _warn(self, manifest: ContextManifest) -> None:
         warnings = (*context_warnings(manifest), *self._sources.warnings)

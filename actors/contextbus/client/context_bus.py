@@ -12,7 +12,8 @@ from contextbus.client.callbacks import PrepareStep, RewriteQuery
 from contextbus.client.memories import Memories
 from contextbus.client.reading import read_blobs, read_log
 from contextbus.client.run import Run
-from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
+from contextbus.client.run_options import OnWarning, read_options
+from contextbus.core.observer import Observer
 from contextbus.core.scope import require_scope, require_within
 from contextbus.replay.run_log import RunLog
 from contextbus.replay.verify import Verdict, verify_run
@@ -58,6 +59,7 @@ class ContextBus:
         memories: the memory records of the tenant.
         tokenizers: the named tokenizers of this process.
         durability: what an acknowledgement rests on.
+        observer: is told of each compile (D.S.1).
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class ContextBus:
         tokenizers: Mapping[str, Callable[[str], int]] | None = None,
         durability: str = "",
         url: str = "memory:",
+        observer: Observer | None = None,
     ) -> None:
         self.tenant = host.tenant
         self.host = host
@@ -78,6 +81,7 @@ class ContextBus:
         self.tokenizers = dict(tokenizers or {})
         self.durability = durability
         self.url = url
+        self.observer = observer
         self._journal = journal
         self._local = {s.id: s for s in local}
         self._failures: dict[tuple[str, str], BaseException] = {}
@@ -89,12 +93,13 @@ class ContextBus:
         scope: Scope,
         sources: Sequence[str | SourceSpec] = (),
         budget: ContextBudget | Mapping[str, object] | None = None,
-        refresh: RefreshOptions | None = None,
+        refresh: RefreshOptions | Mapping[str, object] | None = None,
         estimator: EstimatorSpec | None = None,
         parent: Run | None = None,
         bound_models: Sequence[ModelPrefix] = (),
         prepare_step: PrepareStep | None = None,
         rewrite_query: RewriteQuery | None = None,
+        on_warning: OnWarning | None = None,
     ) -> Run:
         """Hold a run: a new one, or one that the log has; what the log holds is read.
 
@@ -104,13 +109,14 @@ class ContextBus:
             sources: ids of sources, or their specifications; an id alone is enough for sources of this process and
                 for the well-known ones.
             budget: a budget, or what of the default is to be changed (D.B.7).
-            refresh: when it retrieves (D.G.2).
+            refresh: when it retrieves, or what of the default is to be changed (D.G.2).
             estimator: what counts tokens; with ``calibrate`` it learns from reported usage (D.M.11).
             parent: the run that this one is started from: its scope lies within the parent's, its working memory is its
                 own (D.K.5).
             bound_models: further models that bind their thinking to the prefix (D.F.12).
             prepare_step: is asked before each step and may change messages, model, tools and overhead (D.R.2).
             rewrite_query: makes the query that sources are asked of the step's own (D.A.9).
+            on_warning: is told each warning of a step once it is stored (D.G.26, D.W.4).
 
         Raises:
             ScopeConflictError: the scope, or that at which a source of this process reads, lies outside the parent's
@@ -124,9 +130,6 @@ class ContextBus:
             raise InvalidTypeError("two sources have one id; give each its own")
         if specs:
             require_scope(scope)
-        for name, function in (("prepare_step", prepare_step), ("rewrite_query", rewrite_query)):
-            if function is not None and not callable(function):
-                raise InvalidTypeError(f"{name} must be a function, not {type(function).__name__}")
         above = None
         if parent is not None:
             above = ParentRun(parent.id, parent.state.scope or parent.scope)
@@ -134,19 +137,19 @@ class ContextBus:
             for spec in specs:
                 if spec.id in self._local:  # one of another process checks each query itself
                     require_within(scope_read(self._local[spec.id], scope), above.scope)
-        held = Run(
-            self,
-            run or f"run-{uuid.uuid4().hex[:12]}",
+        options = read_options(
             scope=scope,
             sources=specs,
-            budget=merge_budget(budget or DEFAULT_CONTEXT_BUDGET),
-            refresh=refresh or DEFAULT_CONTEXT_REFRESH,
-            estimator=estimator or EstimatorSpec(),
+            budget=budget,
+            refresh=refresh,
+            estimator=estimator,
             parent=above,
-            bound_models=tuple(bound_models),
+            bound_models=bound_models,
             prepare_step=prepare_step,
             rewrite_query=rewrite_query,
+            on_warning=on_warning,
         )
+        held = Run(self, run or f"run-{uuid.uuid4().hex[:12]}", options)
         subjects.encode_name(held.id)
         await held.load()
         return held

@@ -19,6 +19,7 @@ from contextbus.actors.working_memory import WorkingMemory
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.memories import Memories
 from contextbus.client.redacting import redact_over
+from contextbus.core.observer import Observer
 from contextbus.runtime import connection, embedded, streams
 from contextbus.runtime.bus import Bus
 from contextbus.runtime.bus_memory import MemoryBroker
@@ -59,6 +60,7 @@ async def open_bus(
     durability: Durability = "fsync",
     token: str | None = None,
     replicas: int = 1,
+    observer: Observer | None = None,
 ) -> AsyncGenerator[ContextBus]:
     """Open a bus for as long as the block lasts.
 
@@ -75,6 +77,7 @@ async def open_bus(
         durability: ``fsync`` or ``interval``, for an embedded server that this process starts.
         token: the secret of the server at ``url``.
         replicas: on how many servers of a cluster each message is stored.
+        observer: is told of each compile, for example ``otel_observer()`` (D.S.1).
 
     Raises:
         ServerNotFoundError: no nats-server is at hand to embed; the message says how to get one.
@@ -129,6 +132,7 @@ async def open_bus(
             tokenizers=counters.tokenizers,
             durability=rests_on,
             url=url or "",
+            observer=observer,
         )
         _add_sources(host, context_bus, running)
         await stack.enter_async_context(host)

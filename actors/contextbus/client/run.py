@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, Literal, Protocol
+from typing import Final
 
 import msgspec
 
-from contextbus.client.callbacks import Callbacks, PrepareStep, RewriteQuery, StepContext
+from contextbus.client.callbacks import Callbacks, StepContext
 from contextbus.client.compiled import CompiledStep, Tools
 from contextbus.client.given import GivenMessage, read_given, read_usage
 from contextbus.client.reading import RunContent, read_run
 from contextbus.client.rendered import BlocksInPlace, RenderedHistory
+from contextbus.client.run_options import OpenBus, Report, RunOptions
 from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
 from contextbus.client.working_memory import RunWorkingMemory
 from contextbus.client.working_memory_tools import WorkingMemoryTools
@@ -22,9 +23,10 @@ from contextbus.core.history import SourceHistory, digest_message
 from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import tools_text
 from contextbus.core.working_memory_tools import DEFAULT_PREFIX
-from contextbus.runtime.drive import JournalDriver
-from contextbus.runtime.host import Host
-from contextbus_protocol.codec import decode_json, encode_json
+from contextbus.runtime.clock import SystemClock
+from contextbus.runtime.logs import get_logger
+from contextbus.runtime.telemetry import report_compile
+from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import (
     AppendMessages,
     CompileStep,
@@ -38,45 +40,16 @@ from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import HookFailedError, InvalidRequestError, InvalidTypeError, SourceFailedError
 from contextbus_protocol.package import Package
 from contextbus_protocol.values import (
-    ContextBudget,
-    EstimatorSpec,
     Model,
-    ModelPrefix,
-    ParentRun,
-    RefreshOptions,
-    Scope,
-    SourceSpec,
     StepOptions,
-    Usage,
 )
 
 MOST_MESSAGES: Final = 2_000
 """So many new messages travel with a step at the most; a commit holds a line for each, and a server takes 1 MiB."""
 
 
-class OpenBus(Protocol):
-    """What a run needs of the bus that it was made by."""
-
-    tenant: str
-    host: Host
-    driver: JournalDriver
-    tokenizers: dict[str, Callable[[str], int]]
-
-    def failure_of(self, run: str, source: str | None) -> BaseException | None:
-        """What a source of this process raised last for a run."""
-        ...
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model call went (D.W.8).
-
-    ``messages`` are what the call added to the history: ours, or the provider's as dicts or SDK objects.
-    """
-
-    status: Literal["succeeded", "failed", "cancelled", "overflow"]
-    messages: Sequence[GivenMessage] = ()
-    usage: Usage | Mapping[str, object] | object | None = None
-    finish_reason: str | None = None
+_clock = SystemClock()
+_log = get_logger(__name__)
 
 
 class Run:
@@ -85,32 +58,12 @@ class Run:
     Calls of one run are made one after the other; several clients may hold the same run.
     """
 
-    def __init__(
-        self,
-        bus: OpenBus,
-        run: str,
-        *,
-        scope: Scope,
-        sources: tuple[SourceSpec, ...],
-        budget: ContextBudget,
-        refresh: RefreshOptions,
-        estimator: EstimatorSpec,
-        parent: ParentRun | None = None,
-        bound_models: tuple[ModelPrefix, ...] = (),
-        prepare_step: PrepareStep | None = None,
-        rewrite_query: RewriteQuery | None = None,
-    ) -> None:
+    def __init__(self, bus: OpenBus, run: str, options: RunOptions) -> None:
         self.id = run
-        self.scope = scope
-        self.sources = sources
+        self.scope = options.scope
+        self.sources = options.sources
         self._bus = bus
-        self._budget = budget
-        self._refresh = refresh
-        self._estimator = decode_json(encode_json(estimator), EstimatorSpec)  # as the log will have it, to the byte
-        self._parent = parent
-        self._bound_models = bound_models
-        self._prepare_step = prepare_step
-        self._rewrite_query = rewrite_query
+        self._options = options
         self._sender = Sender(bus.host, bus.tenant, run)
         self.working_memory = RunWorkingMemory(self._sender)
         self._content = RunContent(RunState(run))
@@ -203,17 +156,17 @@ class Run:
             model=model,
             overhead_tokens=overhead_tokens,
             sources=self.sources,
-            budget=self._budget,
-            refresh=self._refresh,
-            estimator=self._estimator,
+            budget=self._options.budget,
+            refresh=self._options.refresh,
+            estimator=self._options.estimator,
             estimator_kind=estimator_kind,
             tools_digest=None if definitions is None else digest_text(definitions),
-            bound_models=self._bound_models,
+            bound_models=self._options.bound_models,
         )
         context = StepContext(run=self.id, step=0, messages=(), model=model)
-        callbacks = Callbacks(
-            self._bus.host, self._prepare_step, self._rewrite_query, context, definitions, count_overhead=count
-        )
+        prepare_step, rewrite_query = self._options.prepare_step, self._options.rewrite_query
+        callbacks = Callbacks(self._bus.host, prepare_step, rewrite_query, context, definitions, count_overhead=count)
+        begin = _clock.elapsed()
         if given is not None:
             self._sender.handle = self._sender.handle.hand_over(given, self._own)
         while self._sender.handle.history.count - self._sender.handle.kept > MOST_MESSAGES:
@@ -231,7 +184,7 @@ class Run:
                 options=options,
                 refresh=refresh,
                 callbacks=callbacks.names,
-                parent=self._parent,
+                parent=self._options.parent,
             )
 
         try:
@@ -243,7 +196,9 @@ class Run:
             raise exc from callbacks.error
         finally:
             callbacks.close()
-        return await self._take_step(answer, model, definitions)
+        compiled = await self._take_step(answer, model, definitions)
+        self._tell(compiled, _clock.elapsed() - begin)
+        return compiled
 
     async def on_overflow(self, input_tokens: int | None = None, *, seconds: float = DEFAULT_SECONDS) -> CompiledStep:
         """Compile the last step again for less, after the provider refused its request as too large (D.I.1, D.R.6).
@@ -271,8 +226,11 @@ class Run:
         else:
             raise InvalidTypeError("no step was compiled; before_model_call comes before on_overflow")
         command = OverflowStep(**self._sender.head(None, seconds), step=self._last_step(), input_tokens=input_tokens)
+        begin = _clock.elapsed()
         answer = await self._sender.ask("selection", command, StepCompiled)
-        return await self._take_step(answer, model, tools)
+        compiled = await self._take_step(answer, model, tools)
+        self._tell(compiled, _clock.elapsed() - begin)
+        return compiled
 
     async def after_model_call(self, report: Report, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Record how the model call of the last step went; on success its block joins the history (D.F.13, D.R.4).
@@ -372,8 +330,8 @@ class Run:
             return AppendMessages(
                 **self._sender.head(command, seconds),
                 scope=self.scope,
-                estimator=self._estimator,
-                parent=self._parent,
+                estimator=self._options.estimator,
+                parent=self._options.parent,
                 history=self._sender.handle.new_messages(MOST_MESSAGES),
             )
 
@@ -420,12 +378,26 @@ class Run:
         self._own.update(digest_message(m) for block in self._open.blocks for m in block.messages)
         return self._open
 
+    def _tell(self, compiled: CompiledStep, seconds: float) -> None:
+        """Tell observer and host of a step that was compiled now; their failure changes nothing (D.S.5, D.W.4)."""
+        if compiled.stored:
+            return
+        report_compile(self._bus.observer, compiled.manifest, seconds)
+        on_warning = self._options.on_warning
+        if on_warning is None:
+            return
+        for warning in compiled.warnings:
+            try:
+                on_warning(warning)
+            except Exception as exc:  # whatever it is, it is the host's and not the step's
+                _log.warning("on_warning_failed", run=self.id, step=compiled.step, error=type(exc).__name__)
+
     def _first(self, count: int) -> SourceHistory:
         history = self._sender.handle.history
         return history.keep(min(count, history.count))
 
     def _count_overhead(self, output_schema: Mapping[str, object] | None, tools: str | None, provider: str) -> int:
         """Tokens of tool definitions as JSON text, output schema and framing (D.M.15)."""
-        estimator = make_estimator(self._estimator, self._bus.tokenizers)
+        estimator = make_estimator(self._options.estimator, self._bus.tokenizers)
         schemas = () if tools is None else msgspec.json.decode(tools)
         return estimate_overhead(schemas, output_schema, provider, estimator=estimator)

@@ -62,6 +62,29 @@ def _refuse_unknown(name: str, given: Mapping[str, object], known: tuple[str, ..
             raise InvalidTypeError(f"{name} has no field {key!r}; it has {', '.join(known)}")
 
 
+def merge_refresh(overrides: RefreshOptions | Mapping[str, object] | None = None) -> RefreshOptions:
+    """Merge partial refresh options over the default ones (D.G.2, D.U.2).
+
+    Args:
+        overrides: Any of ``min_steps``, ``max_passes`` and ``candidates_per_source``.
+
+    Raises:
+        InvalidTypeError: An unknown name, or a value that is no count (D.W.6).
+    """
+    if isinstance(overrides, Mapping):
+        _refuse_unknown("refresh", overrides, RefreshOptions.__struct_fields__)
+        given: dict[str, Any] = dict(overrides)
+        options = msgspec.structs.replace(DEFAULT_CONTEXT_REFRESH, **given)
+    else:
+        options = DEFAULT_CONTEXT_REFRESH if overrides is None else overrides
+    value: object = options
+    if not isinstance(value, RefreshOptions):
+        raise InvalidTypeError(f"refresh must be RefreshOptions or a mapping, not {type(value).__name__}")
+    for name in RefreshOptions.__struct_fields__:
+        require_count(f"refresh.{name}", getattr(value, name))
+    return value
+
+
 def validate_budget(budget: ContextBudget) -> None:
     """Refuse a budget that is not one (D.B.11, D.B.19).
 

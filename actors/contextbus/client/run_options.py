@@ -1,0 +1,113 @@
+"""What a run is held with, as checked once, and how its model calls are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from contextbus.client.callbacks import PrepareStep, RewriteQuery
+from contextbus.client.given import GivenMessage
+from contextbus.core.budget import merge_budget, merge_refresh
+from contextbus.core.observer import Observer
+from contextbus.runtime.drive import JournalDriver
+from contextbus.runtime.host import Host
+from contextbus_protocol.codec import decode_json, encode_json
+from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.package import ContextWarning
+from contextbus_protocol.values import (
+    ContextBudget,
+    EstimatorSpec,
+    ModelPrefix,
+    ParentRun,
+    RefreshOptions,
+    Scope,
+    SourceSpec,
+    Usage,
+)
+
+OnWarning = Callable[[ContextWarning], object]
+
+
+class OpenBus(Protocol):
+    """What a run needs of the bus that it was made by."""
+
+    tenant: str
+    host: Host
+    driver: JournalDriver
+    tokenizers: dict[str, Callable[[str], int]]
+    observer: Observer | None
+
+    def failure_of(self, run: str, source: str | None) -> BaseException | None:
+        """What a source of this process raised last for a run."""
+        ...
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model call went (D.W.8).
+
+    ``messages`` are what the call added to the history: ours, or the provider's as dicts or SDK objects.
+    """
+
+    status: Literal["succeeded", "failed", "cancelled", "overflow"]
+    messages: Sequence[GivenMessage] = ()
+    usage: Usage | Mapping[str, object] | object | None = None
+    finish_reason: str | None = None
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a run; ``ContextBus.run`` documents each."""
+
+    scope: Scope
+    sources: tuple[SourceSpec, ...]
+    budget: ContextBudget
+    refresh: RefreshOptions
+    estimator: EstimatorSpec
+    parent: ParentRun | None = None
+    bound_models: tuple[ModelPrefix, ...] = ()
+    prepare_step: PrepareStep | None = None
+    rewrite_query: RewriteQuery | None = None
+    on_warning: OnWarning | None = None
+
+
+def read_options(
+    *,
+    scope: Scope,
+    sources: tuple[SourceSpec, ...],
+    budget: ContextBudget | Mapping[str, object] | None,
+    refresh: RefreshOptions | Mapping[str, object] | None,
+    estimator: EstimatorSpec | None,
+    parent: ParentRun | None,
+    bound_models: Sequence[ModelPrefix],
+    prepare_step: PrepareStep | None,
+    rewrite_query: RewriteQuery | None,
+    on_warning: OnWarning | None,
+) -> RunOptions:
+    """The options of a run, what is given in part merged over the defaults.
+
+    Raises:
+        InvalidTypeError: an option is malformed; the message names it.
+    """
+    functions = {"prepare_step": prepare_step, "rewrite_query": rewrite_query, "on_warning": on_warning}
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise InvalidTypeError(f"{name} must be a function, not {type(function).__name__}")
+    options = RunOptions(
+        scope=scope,
+        sources=sources,
+        budget=merge_budget(budget),
+        refresh=merge_refresh(refresh),
+        estimator=estimator or EstimatorSpec(),
+        parent=parent,
+        bound_models=tuple(bound_models),
+        prepare_step=prepare_step,
+        rewrite_query=rewrite_query,
+        on_warning=on_warning,
+    )
+    for name, kind in (("scope", Scope), ("estimator", EstimatorSpec)):
+        value: object = getattr(options, name)
+        if not isinstance(value, kind):
+            raise InvalidTypeError(f"{name} must be {kind.__name__}, not {type(value).__name__}")
+    # as the log will have it, to the byte
+    return msgspec.structs.replace(options, estimator=decode_json(encode_json(options.estimator), EstimatorSpec))
