@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import PlacementState
-from contextbus.replay.run_log import RunLog, read_commits, replay_memory, replay_run
+from contextbus.core.run_state import RunState
+from contextbus.replay.run_log import LoggedCommit, RunLog, read_commits, replay_memory, replay_run, replay_states
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects
 from contextbus_protocol.events import HistoryReplaced, StepCompiled, StepFailed
-from tests.simulation.clients import Client
+from tests.simulation.clients import Acknowledged, Client
+from tests.simulation.forgetting import Forgetter
+from tests.simulation.forgotten import check_forgotten, check_revisions, check_usage
+from tests.simulation.scripts import BOUND
 from tests.simulation.world import TENANT, World
 
 
-def check_world(world: World, clients: list[Client]) -> int:
+def check_world(world: World, clients: list[Client], forgetter: Forgetter) -> int:
     """Check everything; gives the number of steps in the log.
 
     Raises:
@@ -29,6 +34,9 @@ def check_world(world: World, clients: list[Client]) -> int:
         steps += check_log(world, log)
         check_histories(log, [c for c in clients if c.run == run])
         check_steps(log)
+        check_revisions(log)
+        check_usage(log)
+        check_forgotten(world, log, forgetter)
         for client in clients:
             if client.run == run:
                 check_acknowledged(world, log, client)
@@ -64,7 +72,7 @@ def check_log(world: World, log: RunLog) -> int:
     ]
     assert used == sorted(used), "a step is of an older working memory than one before it"
     verdict = verify_run(log, lambda digest: world.server.blobs.get((log.run, digest)))
-    odd = [c for c in verdict.checks if c.status not in {"same", "missing"}]
+    odd = [c for c in verdict.checks if c.status not in {"same", "missing", "redacted"}]
     assert not odd, f"computed again, another result: {odd[0]}"
     missing = [c for c in verdict.checks if c.status == "missing" and (log.run, c.expected) not in world.server.erased]
     assert not missing, f"a blob that nobody erased is missing: {missing[0]}"
@@ -97,12 +105,14 @@ def check_steps(log: RunLog) -> None:
 def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
     """What a client was told is stored is in the log, once, with the bytes that it was given."""
     by_sequence = {logged.sequence: logged for logged in log.commits}
+    states = replay_states(log)
     for told in client.acknowledged:
         logged = by_sequence.get(told.sequence)
         assert logged is not None, f"{told.command} is acknowledged and not in the log"
         assert logged.digest == told.commit, f"{told.command} was told another commit"
         step = next(e for e in logged.commit.events if isinstance(e, StepCompiled))
         assert step.package == told.reference, f"{told.command} was told another package"
+        check_history_of_answer(states, told)
         data = world.server.blobs.get((log.run, step.package))
         if data is None:
             assert (log.run, step.package) in world.server.erased, f"{told.command}'s package is gone"
@@ -119,6 +129,22 @@ def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
     commands = set(memory.values())
     for command, _ in client.patched:
         assert not command or command in commands, f"patch {command} is acknowledged and not in the log"
+
+
+def check_history_of_answer(states: Sequence[tuple[LoggedCommit, RunState]], told: Acknowledged) -> None:
+    """An answer names the blocks that stand in the history, and whose thinking stays out (D.F.19, D.F.20)."""
+    if told.stored:  # as of the time when it was told, which the client does not know
+        later = [state for logged, state in states if logged.sequence >= told.sequence]
+    else:
+        later = [state for logged, state in states if logged.sequence == told.sequence]
+    assert told.blocks in {s.blocks.chain for s in later}, f"{told.command} was told other blocks than the log has"
+    stale = {(), *(s.stale_thinking for s in later)}
+    assert told.stale_thinking in stale, f"{told.command} was told other thinking than the log has"
+    if not told.stored:
+        state = later[0]
+        assert state.last is not None
+        bound = state.last.options.model == BOUND
+        assert told.stale_thinking == (state.stale_thinking if bound else ()), "thinking of another model"
 
 
 def check_states(world: World, log: RunLog) -> None:

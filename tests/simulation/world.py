@@ -35,7 +35,7 @@ from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Elapsed, Fetched
 from contextbus_protocol.questions import Query
 from tests.simulation.server import Server
-from tests.simulation.sources import answer_query
+from tests.simulation.sources import Records, answer_query
 
 TENANT = "t"
 SILENCE = 2.0
@@ -53,11 +53,12 @@ class Faults(msgspec.Struct, frozen=True):
     kill: float = 0.004
     stale: float = 0.05
     source: float = 0.15
+    callback: float = 0.1
     outages: int = 2
     replicated: bool = False
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 AnyRule = Rule[Any]
@@ -92,6 +93,7 @@ class World:
         self.kills = 0
         self.dropped = 0
         self.server = Server(replicated=faults.replicated)
+        self.records = Records()
         self.receivers: dict[str, Receiver] = {}
         self._queue: list[tuple[float, float, int, Callable[[], None]]] = []
         self._order = 0
@@ -292,5 +294,7 @@ class World:
     # -- sources
 
     def _ask(self, query: Query) -> None:
-        for delay, message in answer_query(query, self.random, self.faults.source):
+        erased = self.server.by_subject.get(subjects.erasures(TENANT), [])
+        seen = erased[-1] if erased else 0
+        for delay, message in answer_query(query, self.random, self.faults.source, self.records, seen):
             self.at(delay, partial(self.send, query.reply_to, message))

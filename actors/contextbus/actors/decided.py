@@ -111,7 +111,8 @@ def place_of(
         options=command.options,  # as the command has them: what the hook changed is a fact of its own
         user_text=command.user_text,
         host_request=command.refresh,
-        rewritten=flight.rewrite is not None and plan.refresh.retrieve,
+        # a query that the host emptied is a fact too: it is why no source was asked (D.G.21)
+        rewritten=flight.rewrite is not None and (plan.refresh.retrieve or plan.refresh.skipped),
         prepared=None if flight.hook is None else flight.hook.messages,
     )
 
