@@ -100,6 +100,14 @@ class Forgetter(Asker):
             self._due = [(run, *key) for key in self.forgotten for run in self.runs if citations(self.world, run, *key)]
             self._go_on()
 
+    def erase_spent(self) -> None:
+        """Erase the blobs that redactions replaced, also those that a late attempt put once more."""
+        for run in self.runs:
+            for _, data in self.world.server.records(subjects.log(TENANT, run, "run")):
+                for event in codec.decode_commit(data).events:
+                    if isinstance(event, PackageRedacted):
+                        self.world.server.erase(run, event.package)
+
     def _go_on(self) -> None:
         while self._due:
             run, source, record_id = self._due[0]
@@ -138,9 +146,7 @@ class Forgetter(Asker):
             if isinstance(answer, ErrorReply):
                 assert answer.code in {"deadline_exceeded", "conflict", "limit", "busy"}, answer
                 self.errors.append(answer.code)
-            else:
-                for package in packages:
-                    self.world.server.erase(run, package.package)
+            self.erase_spent()
             self.world.at(0.01, self._go_on)
 
         self.ask(command, settle)

@@ -51,6 +51,7 @@ def settle_forgets(world: World, forgetter: Forgetter) -> None:
     for _ in range(20):
         forgetter.settle()
         world.run()
+    forgetter.erase_spent()
 
 
 def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Result:

@@ -126,11 +126,20 @@ def results_of(flight: Flight) -> tuple[SourceResult, ...]:
     if prepared is None or flight.gathered == "nothing":
         return ()
     results = gather.in_order(flight, prepared.options)
-    if prepared.plan.refresh.retrieve or flight.gathered == "records":
+    if prepared.plan.refresh.retrieve:
         return results
-    # another step served the refresh meanwhile: only what is owed is taken (D.G.14, D.G.31)
-    owed = {source for source, _ in restored_of(flight, prepared)[1]}
-    return tuple(r for r in results if r.source in owed)
+    # asked for what is owed, or another step served the refresh meanwhile: nothing else is taken (D.G.14, D.G.31)
+    demands = restored_of(flight, prepared)[1]
+    owed = {source for source, _ in demands}
+    return tuple(_only(r, demands) for r in results if r.source in owed)
+
+
+def _only(result: SourceResult, demands: tuple[tuple[str, str], ...]) -> SourceResult:
+    """A source's answer with the records alone that it was asked for by id."""
+    candidates = tuple(c for c in result.candidates if (result.source, c.record_id) in demands)
+    if len(candidates) == len(result.candidates):
+        return result
+    return replace(result, candidates=candidates)
 
 
 def stored_output(flight: Flight) -> StepOutput | None:

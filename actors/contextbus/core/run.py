@@ -241,14 +241,21 @@ def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
     settled = msgspec.structs.replace(last, status="succeeded")
     state = msgspec.structs.replace(state, last=settled)
     facts = last.tail if last.block is None else (last.block, *last.tail)
-    if last.count > state.history.count:
-        return state
+    owed = tuple(_wait(o) if o in last.owed else o for o in state.owed)
+    if state.broken_at is not None and not _has_messages(state, last):
+        # what its request ended with was rewritten before the outcome was told: its block left with it (D.F.14)
+        owed += tuple(OwedEntry(entry, last.package) for entry in last.entries if last.block is not None)
+        return msgspec.structs.replace(state, owed=still_owed(owed, state.placed))
     blocks = (PlacedBlock(step, last.pass_, last.count, fact, last.package) for fact in facts)
     placed = state.placed + (last.entries if last.block is not None else ())
-    owed = tuple(_wait(o) if o in last.owed else o for o in state.owed)
     return msgspec.structs.replace(
         state, blocks=state.blocks.add(*blocks), placed=placed, owed=still_owed(owed, placed)
     )
+
+
+def _has_messages(state: RunState, last: LastStep) -> bool:
+    """Whether the history still begins with the messages that a step was compiled for."""
+    return last.count <= state.history.count and state.history.keep(last.count).chain == last.chain
 
 
 def _wait(owed: OwedEntry) -> OwedEntry:
