@@ -15,7 +15,6 @@ from tests.simulation.invariants import check_world
 from tests.simulation.sources import FORGETTING
 from tests.simulation.world import TENANT, Faults, World
 
-
 RUNS = ("run-0", "run-1")
 
 

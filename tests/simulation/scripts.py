@@ -47,12 +47,17 @@ def messages_of(chance: random.Random, name: str, number: int) -> tuple[ChatMess
         return (user("   "),)
     call = f"{name}-{number}"
     if draw < 0.85:
-        result = ToolResult(id=call, content=(TextPart(text=text_of(chance, name, number)),))
-        return (
-            ChatMessage(role="assistant", content=(ToolCall(id=call, name="look", arguments='{"a":1}'),)),
-            ChatMessage(role="tool", content=(result,)),
-        )
+        return look(call, text_of(chance, name, number))
     return load_skill(call, chance.choice(LOADED), failed=chance.random() < 0.2)
+
+
+def look(call: str, text: str) -> tuple[ChatMessage, ...]:
+    """The model calls a tool."""
+    result = ToolResult(id=call, content=(TextPart(text=text),))
+    return (
+        ChatMessage(role="assistant", content=(ToolCall(id=call, name="look", arguments='{"a":1}'),)),
+        ChatMessage(role="tool", content=(result,)),
+    )
 
 
 def load_skill(call: str, skill: str, *, failed: bool = False) -> tuple[ChatMessage, ...]:

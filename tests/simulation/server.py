@@ -34,6 +34,7 @@ class Server:
         self.full = False
         self.on_append: Callable[[str, int, bytes], None] | None = None
         self.erased: set[tuple[str, str]] = set()
+        self.lost: set[tuple[str, str]] = set()
         self._ids: dict[str, int] = {}
         self._replicated = replicated
 
@@ -91,6 +92,7 @@ class Server:
         """Erase a blob, as retention does."""
         if self.blobs.pop((run, digest), None) is not None:
             self.erased.add((run, digest))
+            self.lost.add((run, digest))
 
     def records(self, subject: str) -> list[tuple[int, bytes]]:
         """All messages of a subject, oldest first."""

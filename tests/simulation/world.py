@@ -99,6 +99,7 @@ class World:
         self._order = 0
         self._serial = 0
         self._down_until = 0.0
+        self._doomed: tuple[int, int] | None = None
         makes: list[tuple[subjects.ActorName, Callable[[str], AnyRule]]] = [
             ("selection", lambda n: Selection(TENANT, self.inbox(n))),
             ("working-memory", lambda n: WorkingMemory(TENANT, n)),
@@ -166,14 +167,28 @@ class World:
             state = node.rule.initial(run)
         state, effects = node.rule.decide(state, message)
         node.states[run] = state
-        if self.chance(self.faults.kill):
-            effects = effects[: self.random.randrange(len(effects) + 1)]
+        cut = self._cut(len(effects))
+        if cut is not None:
+            effects = effects[:cut]
             self._carry(node, effects)
             self.kill(node)
             return
         self._carry(node, effects)
         if self.chance(0.02) and node.rule.is_idle(node.states[run]):
             del node.states[run]  # the bounded cache dropped it
+
+    def doom(self, deliveries: int, effects: int) -> None:
+        """Have the actor that takes a message after so many deliveries die once so many effects are carried out."""
+        self._doomed = deliveries, effects
+
+    def _cut(self, effects: int) -> int | None:
+        """After how many of its effects an actor dies; None if it lives on."""
+        if self._doomed is not None:
+            deliveries, after = self._doomed
+            self._doomed = (deliveries - 1, after) if deliveries else None
+            if not deliveries:
+                return min(after, effects)
+        return self.random.randrange(effects + 1) if self.chance(self.faults.kill) else None
 
     def kill(self, node: Node) -> None:
         """End an instance: states, timers and the operations that it was waiting for are gone."""

@@ -200,7 +200,7 @@ class Selection:
         if flight.conflicts > 1 and fold.sequence == message.after > 0:
             # others commit and the log ends here: it was erased and begun again
             return replace(state, fold=RunState(fold.run)), (settle.load_of(RunState(fold.run), flight.token, 0),)
-        flight = replace(flight, loading=False)
+        flight = gather.drop_charged(replace(flight, loading=False), message)
         if any(isinstance(event, PackageRedacted) for _, _, commit in message.commits for event in commit.events):
             flight = stepping.forget_answers(flight)
         state = replace(state, fold=fold, loaded=True, flight=flight)
