@@ -323,9 +323,9 @@ class StepCheck:
         if self.retrieved:
             model.passes += 1
             model.last_refresh, model.task_at_refresh, model.limit_reported = event.step, task, []
-        if self.limited:
+        if self.manifest.fallback == "pass-limit":  # one that was not reported is still due (D.D.24, D.G.11)
             model.limit_reported = [task]
-        if self.retrieved or self.limited:
+        if self.retrieved or self.manifest.fallback == "pass-limit":
             model.requested = False
         else:
             model.requested = model.requested or event.host_request

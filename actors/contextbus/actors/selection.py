@@ -331,9 +331,9 @@ class Selection:
         if flight.phase != "stored" or found is None or found.package is None:
             return state, ()
         data = dict(message.blobs).get(found.package)
-        if data is None and message.code is None and not flight.anew:
+        if data is None and message.code is None and found.sequence != flight.gone:
             # retention or a forget took the package: what the log says now decides, and the step is compiled anew
-            flight = replace(flight, phase="open", stored=None, anew=True, loading=True)
+            flight = replace(flight, phase="open", stored=None, gone=found.sequence, loading=True)
             load = settle.load_of(state.fold, flight.token, state.fold.sequence)
             return replace(state, flight=flight), (load,)
         if data is None:
