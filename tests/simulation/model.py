@@ -71,6 +71,7 @@ class Last:
     model: tuple[str, str]
     tools: str | None
     messages: list[str]
+    system: list[str]
     prefix: list[str]
     request: list[str]
     blocks: list[Block]
@@ -138,6 +139,11 @@ class Model:
             if position < len(self.messages):
                 items.append(digest_message(self.messages[position]))
         return items
+
+    def system(self) -> list[str]:
+        """The system messages that the history begins with."""
+        roles = [m.role for m in self.messages] + ["none"]
+        return self.digests[: next(place for place, role in enumerate(roles) if role != "system")]
 
     def weight(self) -> int:
         """Eighteenths of a token of all of it."""

@@ -198,12 +198,14 @@ class StepCheck:
             expected: set[str | None] = {"model"}
         elif last.tools != options.tools_digest:
             expected = {"tools"}
+        elif last.system != model.system()[: len(last.system)]:
+            expected = {"system"}
         elif self.flat[: len(last.prefix)] != last.prefix:
             expected = (
                 {"redacted"} if model.redaction_hit else {"history", "redacted"} if last.redacted else {"history"}
             )
         else:  # the same bytes; the host or a forget may have changed them and changed them back
-            expected = {None, "history", "redacted"} if model.touched else {None}
+            expected = {None, "system", "history", "redacted"} if model.touched else {None}
         assert cause in expected, f"cause {cause}, not {expected}"
 
     # -- entries (D.C, D.D.1)
@@ -305,6 +307,7 @@ class StepCheck:
             model=(options.model.provider, options.model.model_id),
             tools=options.tools_digest,
             messages=model.digests,
+            system=model.system(),
             prefix=self.flat + [digests[p] for p in ("append",) if p in digests],
             request=self.flat + own,
             blocks=placed,

@@ -250,7 +250,7 @@ def usage_of(flight: Flight) -> tuple[UsageFact, ...]:
 
 
 def drop_charged(flight: Flight, loaded: Loaded) -> Flight:
-    """The flight without what the log holds as charged: its own step failed, and the acknowledgement was lost (D.L.6)."""
+    """The flight without what the log has as charged: its own step failed, and the acknowledgement was lost (D.L.6)."""
     facts = (e for _, _, commit in loaded.commits for e in commit.events if isinstance(e, StepFailed))
     charged = {usage.request_id for fact in facts for usage in fact.usage}
     sources = {q.source for q in flight.queries if q.accounting is not None and q.accounting.request_id in charged}
