@@ -179,7 +179,7 @@ class Harness:
                     assert keep <= common and keep < len(model.messages)
                     model.cut(keep)
                 case MessagesAppended():
-                    model.messages += messages[len(model.messages) :]
+                    model.add(messages[len(model.messages) :])
                     assert model.digests == [digest_message(m) for m in messages], "the history is not the client's"
                 case StepEvent():
                     assert isinstance(command, CompileStep | OverflowStep)
@@ -201,6 +201,8 @@ class Harness:
                 case _:
                     pass
         self.told.setdefault(sequence, model.blocks_chain())
+        present = set(model.digests)  # what left and is brought again later counts as new
+        model.written = {digest: written for digest, written in model.written.items() if digest in present}
 
     def check_step(
         self, sequence: int, event: StepEvent, command: CompileStep | OverflowStep, messages: list[ChatMessage]
@@ -224,11 +226,9 @@ class Harness:
         """An answer was written behind the request of the last step (D.F.20)."""
         model, last = self.model, self.model.last
         assert last is not None
-        request = last.request
-        for message in model.messages[len(last.messages) :]:
-            if message.role == "assistant":
-                model.written[digest_message(message)] = (last.model, last.tools, request)
-            request = [*request, digest_message(message)]
+        answers = [m for m in model.messages[len(last.messages) :][:1] if m.role == "assistant"]
+        for message in answers:  # what comes behind it, or with others before it, was written behind what no log has
+            model.written[digest_message(message)] = (last.model, last.tools, last.request)
 
     def stale_messages(self, event: StepEvent) -> set[int]:
         """The messages whose thinking was written behind other bytes than it now stands behind (D.F.20)."""
@@ -240,7 +240,8 @@ class Harness:
         for index, message in enumerate(self.model.digests):
             place = flat.index(message, place)
             written = self.model.written.get(message)
-            if written is not None and written[0] == ("anthropic", scripts.BOUND.model_id):
+            once = self.model.digests.count(message) == 1  # what a host repeats elsewhere was not written there
+            if once and written is not None and written[0] == ("anthropic", scripts.BOUND.model_id):
                 if written[1] != options.tools_digest or written[2] != flat[:place]:
                     found.add(index)
         return found

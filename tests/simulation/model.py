@@ -180,6 +180,13 @@ class Model:
         for skill in unloaded - {skill for skill, _ in self.loaded()}:
             self.owed.pop(("skills", f"{skill}/body"), None)
 
+    def add(self, messages: list[ChatMessage]) -> None:
+        """Further messages; a skill that is loaded again is asked for again (D.K.26)."""
+        before = dict(self.loaded())
+        self.messages += messages
+        again = {skill for skill, place in self.loaded() if before.get(skill) != place}
+        self.absent = {pair for pair in self.absent if pair[0] not in again}
+
     def leave(self, gone: list[Block]) -> None:
         """Blocks leave the history: their records are owed (D.H.5)."""
         self.blocks = [b for b in self.blocks if b not in gone]

@@ -155,12 +155,18 @@ def append_messages(state: RunState, event: MessagesAppended) -> RunState:
             calls = tuple((call, index) for call in fact.skill_calls)
         if fact.succeeded and calls:
             loaded = tuple(call.skill for call, _ in calls if call.call in fact.succeeded)
-            skills = tuple(s for s in skills if s.skill not in loaded)
-            skills += tuple(LoadedSkill(skill, index) for skill in dict.fromkeys(loaded))
+            skills = _load_skills(skills, loaded, index)
             calls = tuple(pending for pending in calls if pending[0].call not in fact.succeeded)
     entries = (Entry(fact.digest, fact.eighteenths) for fact in event.messages)
     history = state.history.extend(entries)
     return msgspec.structs.replace(state, history=history, system_count=system_count, skill_calls=calls, skills=skills)
+
+
+def _load_skills(skills: tuple[LoadedSkill, ...], loaded: tuple[str, ...], position: int) -> tuple[LoadedSkill, ...]:
+    """The loaded skills with further ones; one that is loaded again stays loaded as long as its first result stands."""
+    first = {s.skill: s.position for s in skills}
+    others = tuple(s for s in skills if s.skill not in loaded)
+    return others + tuple(LoadedSkill(skill, first.get(skill, position)) for skill in dict.fromkeys(loaded))
 
 
 def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str, command: str) -> RunState:

@@ -42,7 +42,7 @@ class OwedEntry(msgspec.Struct, frozen=True):
 
 
 class LoadedSkill(msgspec.Struct, frozen=True):
-    """A skill that the model loaded: its result stands at ``position`` in the source messages (D.K.26).
+    """A skill that the model loaded: its first result stands at ``position`` in the source messages (D.K.26).
 
     ``absent`` tells that its sources answered and have no such body.
     """
