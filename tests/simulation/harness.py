@@ -124,6 +124,7 @@ class Harness:
         self.sent: dict[str, tuple[AnyCommand, list[ChatMessage]]] = {}
         self.words = 0
         self.steps = 0
+        self.packages: list[tuple[str, str]] = []
         self.told: dict[int, str] = {}
         self.thinking: dict[int, set[int]] = {}
         self.alone = True
@@ -214,13 +215,16 @@ class Harness:
             assert model.digests == [digest_message(m) for m in messages], "the history is not the client's"
             if last is not None and self.alone and last.status == "open" and not command.refresh:
                 same = last.messages == model.digests and command.step in {None, last.step}
-                stored = (RUN, last.package) not in self.world.server.lost and not last.redacted
+                own = [p for c, p in self.packages if c == command.command] + [last.package]
+                stored = not last.redacted and not any((RUN, p) in self.world.server.lost for p in own)
                 assert not (same and stored) or model.requested, "an open step with the same messages is compiled anew"
         store = {digest: data for (run, digest), data in self.world.server.blobs.items() if run == RUN}
+        self.packages.append((command.command, event.package))
         self.told[sequence] = model.blocks_chain()
         self.thinking[sequence] = self.stale_messages(event)
         lost = {digest for run, digest in self.world.server.lost if run == RUN}
-        StepCheck(model, event, command, store, lost).run()
+        retried = any(c == command.command and p in lost for c, p in self.packages[:-1])
+        StepCheck(model, event, command, store, lost, retried=retried).run()
 
     def note_thinking(self) -> None:
         """An answer was written behind the request of the last step (D.F.20)."""

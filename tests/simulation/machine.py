@@ -38,6 +38,7 @@ from tests.simulation.harness import MODELS, RUN, TOOLS, Harness
 from tests.simulation.sources import FORGETTING, SOURCES
 from tests.simulation.world import Faults
 
+PHASES = (Phase.generate, Phase.shrink)
 WHO = st.integers(0, 1)
 MODEL = st.sampled_from((MODELS[0],) * 4 + (MODELS[1],) * 4 + MODELS[2:])
 TOOL = st.sampled_from(TOOLS[:1] * 5 + TOOLS)
@@ -309,7 +310,7 @@ def settings_of(examples: int, rules: int) -> settings:
         deadline=None,
         database=None,
         report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=PHASES,
         suppress_health_check=list(HealthCheck),
     )
 

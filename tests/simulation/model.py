@@ -214,7 +214,7 @@ class Model:
                 if isinstance(part, ToolCall) and part.name == "load_skill":
                     asked.setdefault(part.id, []).append(part.arguments.split('"')[3])
                 elif isinstance(part, ToolResult) and part.name == "load_skill" and not part.error:
-                    for skill in asked.pop(part.id, []):
+                    for skill in asked.get(part.id, []):
                         found[skill] = place
         return list(found.items())
 

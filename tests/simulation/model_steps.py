@@ -30,12 +30,15 @@ class StepCheck:
         command: CompileStep | OverflowStep,
         store: Mapping[str, bytes],
         lost: set[str],
+        *,
+        retried: bool,
     ) -> None:
         self.model = model
         self.event = event
         self.command = command
         self.store = store
         self.lost = lost
+        self.retried_lost = retried
         self.output = blobs.decode_output(store[event.package])
         self.package = decode_json(bytes(self.output.package), Package)
         self.manifest = self.package.manifest
@@ -80,7 +83,7 @@ class StepCheck:
             assert step == (self.command.step or 0)
         else:
             assert step >= last.step
-            again = last.redacted or last.package in self.lost
+            again = last.redacted or last.package in self.lost or self.retried_lost
             if self.command.step is None:
                 assert step == last.step + 1 or (step == last.step and again), f"step {step} behind {last.step}"
 

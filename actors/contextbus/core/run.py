@@ -15,7 +15,7 @@ from contextbus.core.owed import owe_entries, redact_package, still_owed
 from contextbus.core.placed_blocks import PlacedBlock
 from contextbus.core.prefix import break_prefix, stale_ranges
 from contextbus.core.prepared import prepared_options
-from contextbus.core.run_state import CallStatus, CommandFact, LastStep, LoadedSkill, OwedEntry, RunState
+from contextbus.core.run_state import CallStatus, CommandFact, LastStep, LoadedSkill, OwedEntry, PlacedCall, RunState
 from contextbus.core.skill_loads import body_record
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
@@ -135,7 +135,7 @@ def keep_messages(state: RunState, keep: int) -> RunState:
         system_count=min(state.system_count, keep),
         blocks=blocks,
         stale_thinking=tuple((start, min(end, keep)) for start, end in state.stale_thinking if start < keep),
-        skill_calls=tuple(pending for pending in state.skill_calls if pending[1] < keep),
+        skill_calls=_keep_calls(state.skill_calls, keep),
         skills=tuple(s for s in state.skills if s.position < keep),
     )
     state = owe_entries(state, gone)
@@ -151,15 +151,30 @@ def append_messages(state: RunState, event: MessagesAppended) -> RunState:
     for index, fact in enumerate(event.messages, event.start):
         if fact.role == "system" and system_count == index:
             system_count += 1
-        if fact.role == "assistant":  # what it did not answer by now stays unanswered; ids may be used again
-            calls = tuple((call, index) for call in fact.skill_calls)
+        if fact.role == "assistant":  # what is not answered by now stays unanswered; ids may be used again
+            calls = (*_close_calls(calls, index), *(PlacedCall(call, index) for call in fact.skill_calls))
         if fact.succeeded and calls:
-            loaded = tuple(call.skill for call, _ in calls if call.call in fact.succeeded)
+            open_ = (placed.call for placed in calls if placed.closed is None)
+            loaded = tuple(call.skill for call in open_ if call.call in fact.succeeded)
             skills = _load_skills(skills, loaded, index)
-            calls = tuple(pending for pending in calls if pending[0].call not in fact.succeeded)
     entries = (Entry(fact.digest, fact.eighteenths) for fact in event.messages)
     history = state.history.extend(entries)
     return msgspec.structs.replace(state, history=history, system_count=system_count, skill_calls=calls, skills=skills)
+
+
+def _close_calls(calls: tuple[PlacedCall, ...], position: int) -> tuple[PlacedCall, ...]:
+    if not calls or calls[-1].closed is not None:
+        return calls
+    return tuple(msgspec.structs.replace(c, closed=position) if c.closed is None else c for c in calls)
+
+
+def _keep_calls(calls: tuple[PlacedCall, ...], keep: int) -> tuple[PlacedCall, ...]:
+    """The calls in the first ``keep`` messages; those that a message behind them closed are open again."""
+    return tuple(
+        msgspec.structs.replace(c, closed=None) if c.closed is not None and c.closed >= keep else c
+        for c in calls
+        if c.position < keep
+    )
 
 
 def _load_skills(skills: tuple[LoadedSkill, ...], loaded: tuple[str, ...], position: int) -> tuple[LoadedSkill, ...]:
