@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 import msgspec
 
@@ -197,7 +198,9 @@ class Client(Asker):
     def _report(self, compiled: StepCompiled) -> ReportStep:
         self.compiled = None
         draw = self._random.random()
-        status = "succeeded" if draw < 0.75 else "overflow" if draw < 0.85 else "failed"
+        status: Literal["succeeded", "overflow", "failed"] = (
+            "succeeded" if draw < 0.75 else "overflow" if draw < 0.85 else "failed"
+        )
         if status == "succeeded":
             self.handle = self.handle.append((scripts.answer_of(self._text()),))
         elif status == "overflow":
@@ -256,8 +259,7 @@ class Client(Asker):
     def answer_callback(self, ask: AskCallback) -> None:
         """Answer for the host: mostly once, at times late, twice, never, or with a failure."""
         for delay, answer in scripts.answer_callback(ask, self.run, self._random, self.world.faults.callback):
-            to = ask.reply_to
-            self.world.at(delay, lambda to=to, answer=answer: self.world.send(to, answer))
+            self.world.at(delay, partial(self.world.send, ask.reply_to, answer))
 
     def _take(self, answer: AnyMessage) -> None:
         expected = self._expected

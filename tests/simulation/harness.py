@@ -177,7 +177,8 @@ class Harness:
                         messages[common] == model.messages[common]
                     ):
                         common += 1
-                    assert keep <= common and keep < len(model.messages)
+                    assert keep <= common
+                    assert keep < len(model.messages)
                     model.cut(keep)
                 case MessagesAppended():
                     model.add(messages[len(model.messages) :])
@@ -238,16 +239,17 @@ class Harness:
         """The messages whose thinking was written behind other bytes than it now stands behind (D.F.20)."""
         options = event.options
         found: set[int] = set()
-        if not scripts.BOUND.model_id == options.model.model_id:
+        if scripts.BOUND.model_id != options.model.model_id:
             return found
         flat, place = self.model.flat(), 0
         for index, message in enumerate(self.model.digests):
             place = flat.index(message, place)
             written = self.model.written.get(message)
             once = self.model.digests.count(message) == 1  # what a host repeats elsewhere was not written there
-            if once and written is not None and written[0] == ("anthropic", scripts.BOUND.model_id):
-                if written[1] != options.tools_digest or written[2] != flat[:place]:
-                    found.add(index)
+            if not once or written is None or written[0] != ("anthropic", scripts.BOUND.model_id):
+                continue
+            if written[1] != options.tools_digest or written[2] != flat[:place]:
+                found.add(index)
         return found
 
     # -- commands

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.memory_requests import WorkingMemoryActorState
@@ -12,6 +13,7 @@ from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog, read_commits, replay_memory, replay_run, replay_states
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects
+from contextbus_protocol.commands import Recorded
 from contextbus_protocol.events import HistoryReplaced, StepCompiled, StepFailed
 from tests.simulation.clients import Acknowledged, Client
 from tests.simulation.forgetting import Forgetter
@@ -105,7 +107,15 @@ def check_steps(log: RunLog) -> None:
                     assert taken <= {"restored", "mandatory"}, f"step {event.step} is reused and takes {taken}"
 
 
-def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
+class Told(Protocol):
+    """What a client was told."""
+
+    acknowledged: list[Acknowledged]
+    recorded: list[Recorded]
+    patched: list[tuple[str, int]]
+
+
+def check_acknowledged(world: World, log: RunLog, client: Told) -> None:
     """What a client was told is stored is in the log, once, with the bytes that it was given."""
     by_sequence = {logged.sequence: logged for logged in log.commits}
     states = replay_states(log)

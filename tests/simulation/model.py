@@ -1,11 +1,12 @@
 """A plain model of a run's rules, in lists and dicts: what the log must say of a command, step by step.
 
-It is written from the rules and shares no code with the engine but digests and weights of messages.  Commits come in log
-order; what sources offered is a fact that it reads, everything else it works out by itself.
+It is written from the rules and shares no code with the engine but digests and weights of messages.  Commits come in
+log order; what sources offered is a fact that it reads, everything else it works out by itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -102,7 +103,7 @@ class Memory:
 class Model:
     """The run."""
 
-    def __init__(self, weigh: Any) -> None:
+    def __init__(self, weigh: Callable[[ChatMessage], int]) -> None:
         self.weigh = weigh
         self.factor = 10_000
         self.calibrates = False
@@ -241,9 +242,10 @@ class Model:
     # -- what came of steps
 
     def succeed(self, reported: int) -> None:
-        """The call of a step succeeded: its blocks join the history, or leave with what it was about (D.F.2, D.F.13)."""
+        """The call of a step succeeded: its blocks join the history, or leave with what it saw (D.F.2, D.F.13)."""
         last = self.last
-        assert last is not None and last.status == "open"
+        assert last is not None
+        assert last.status == "open"
         last.status = "succeeded"
         if self.calibrates and reported > 0 and last.estimated > 0:
             learned = self.factor * (Fraction(7, 10) + Fraction(3, 10) * Fraction(reported, last.estimated))
@@ -259,7 +261,8 @@ class Model:
 
     def fail(self, status: str) -> None:
         """The call failed: it leaves no placement (D.F.13)."""
-        assert self.last is not None and self.last.status == "open"
+        assert self.last is not None
+        assert self.last.status == "open"
         self.last.status = status
         if self.last.append is not None:
             self.touched = True

@@ -75,8 +75,10 @@ class StepCheck:
         last, step = self.model.last, self.event.step
         assert step == self.manifest.step
         if isinstance(self.command, OverflowStep):
-            assert last is not None and step == last.step == self.command.step
-            assert last.status in {"open", "overflow"} and not last.redacted
+            assert last is not None
+            assert step == last.step == self.command.step
+            assert last.status in {"open", "overflow"}
+            assert not last.redacted
             return
         assert self.command.step in {None, step}
         if last is None:
@@ -102,7 +104,7 @@ class StepCheck:
             self.retrieved = self.limited = False
             self.due = "overflow-retry"
             assert (manifest.refresh, manifest.pass_) == ("overflow-retry", model.passes)
-            assert event.sources == self.output.results == () or not event.demanded
+            assert not event.demanded
             return
         options = event.options
         task = None if self.memory is None else self.memory.task

@@ -29,9 +29,16 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
     assert result.steps > 0
 
 
-@pytest.mark.parametrize("seed", [700289])
+@pytest.mark.parametrize("seed", [700289, 0, 107, 176, 266, 1026, 2382])
 def test_seeds_that_once_failed(seed: int) -> None:
-    """700289: a repeated older answer of working_memory was taken for the newer one that was asked for."""
+    """Each a race that was lost, with the faults and scripts of its time.
+
+    700289: a repeated older answer of working_memory was taken for the newer one that was asked for.
+    0: a query that the host emptied was not recorded as its.  107: a report that rewrote what its step saw lost the
+    step's records.  176: a reused step took what a source of skills offered beside the body.  266: an answer had the
+    package of one attempt and the options of another.  1026: a state that was dropped charged under an old request id.
+    2382: a failed step was charged once more after a lost acknowledgement.
+    """
     assert simulate(seed).steps > 0
 
 

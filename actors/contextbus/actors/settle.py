@@ -103,8 +103,7 @@ def number_step(fold: RunState, flight: Flight, command: CompileStep) -> int:
     if last is None:
         return 0
     known = find_command(fold, command.command)
-    lost = flight.gone in (last.sequence, None if known is None else known.sequence)
-    gone = last.redacted or lost
+    gone = last.redacted or flight.gone in (last.sequence, None if known is None else known.sequence)
     again = gone and (is_reopened(fold, command) or (known is not None and known.step == last.step))
     return last.step if again else last.step + 1
 
