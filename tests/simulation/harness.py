@@ -123,7 +123,7 @@ class Harness:
         self.model.calibrates = calibrates
         self.sent: dict[str, tuple[AnyCommand, list[ChatMessage]]] = {}
         self.words = 0
-        self.steps = 0
+        self.steps = self.last_step = 0
         self.packages: list[tuple[str, str]] = []
         self.told: dict[int, str] = {}
         self.thinking: dict[int, set[int]] = {}
@@ -214,12 +214,19 @@ class Harness:
         model, last = self.model, self.model.last
         if isinstance(command, CompileStep):
             assert model.digests == [digest_message(m) for m in messages], "the history is not the client's"
-            if last is not None and self.alone and last.status == "open" and not command.refresh:
+            if (
+                last is not None
+                and self.alone
+                and command.seen >= self.last_step
+                and last.status == "open"
+                and not command.refresh
+            ):
                 same = last.messages == model.digests and command.step in {None, last.step}
                 own = [p for c, p in self.packages if c == command.command] + [last.package]
                 stored = not last.redacted and not any((RUN, p) in self.world.server.lost for p in own)
                 assert not (same and stored) or model.requested, "an open step with the same messages is compiled anew"
         store = {digest: data for (run, digest), data in self.world.server.blobs.items() if run == RUN}
+        self.last_step = sequence
         self.packages.append((command.command, event.package))
         self.told[sequence] = model.blocks_chain()
         self.thinking[sequence] = self.stale_messages(event)
