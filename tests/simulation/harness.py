@@ -167,7 +167,8 @@ class Harness:
 
     def fold(self, sequence: int, commit: Commit) -> None:
         """A commit of the run."""
-        command, messages = self.sent.get(commit.command, (None, []))
+        nothing: list[ChatMessage] = []
+        command, messages = self.sent.get(commit.command, (None, nothing))
         model = self.model
         for event in commit.events:
             match event:

@@ -120,7 +120,7 @@ class Model:
         self.touched = False
         self.redaction_hit = False
         self.forgotten: set[Key] = set()
-        self.absent: set[tuple[str, int]] = set()
+        self.absent: set[str] = set()
         self.written: dict[str, tuple[tuple[str, str], str | None, list[str]]] = {}
         self.memories: dict[int, Memory] = {}
         self.memory_used = 0
@@ -175,9 +175,9 @@ class Model:
         if self.last is not None and keep < len(self.last.messages):
             self.touched = True
         unloaded = {skill for skill, position in self.loaded() if position >= keep}
-        self.absent = {pair for pair in self.absent if pair[1] < keep}
         del self.messages[keep:]
         self.leave([b for b in self.blocks if b.position > keep])
+        self.absent &= {skill for skill, _ in self.loaded()}
         for skill in unloaded - {skill for skill, _ in self.loaded()}:
             self.owed.pop(("skills", f"{skill}/body"), None)
 
@@ -186,7 +186,7 @@ class Model:
         before = dict(self.loaded())
         self.messages += messages
         again = {skill for skill, place in self.loaded() if before.get(skill) != place}
-        self.absent = {pair for pair in self.absent if pair[0] not in again}
+        self.absent -= again
 
     def leave(self, gone: list[Block]) -> None:
         """Blocks leave the history: their records are owed (D.H.5)."""

@@ -144,9 +144,9 @@ class StepCheck:
         found = {key for key in owed if key not in self.restored}
         if "skills" in ids:
             held = {r.key for r in model.standing()} | set(model.owed)
-            for skill, position in model.loaded():
+            for skill, _ in model.loaded():
                 key = ("skills", f"{skill}/body")
-                if (skill, position) not in model.absent and key not in held:
+                if skill not in model.absent and key not in held:
                     found.add(key)
         return found
 
@@ -325,7 +325,7 @@ class StepCheck:
         offered = {e.record_id for e in event.entries}
         for source, record in event.demanded:
             if source == "skills" and source in answered and record not in offered:
-                model.absent |= {pair for pair in model.loaded() if f"{pair[0]}/body" == record}
+                model.absent |= {skill for skill, _ in model.loaded() if f"{skill}/body" == record}
         served = self.retrieved or (self.manifest.redacted and not options.sources)
         model.redaction_due = model.redaction_due and not served
         if self.retrieved:

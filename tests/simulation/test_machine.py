@@ -41,8 +41,12 @@ def owe_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def trust_all_thinking(patch: pytest.MonkeyPatch) -> None:
     """No thinking is ever behind other bytes."""
-    patch.setattr(decided, "stale_ranges", lambda *_: ())
-    patch.setattr(run, "stale_ranges", lambda *_: ())
+
+    def stale(*_: object) -> tuple[tuple[int, int], ...]:
+        return ()
+
+    patch.setattr(decided, "stale_ranges", stale)
+    patch.setattr(run, "stale_ranges", stale)
 
 
 def place_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +63,11 @@ def place_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def keep_no_tail(patch: pytest.MonkeyPatch) -> None:
     """No model binds its thinking."""
-    patch.setattr(step, "binds_thinking", lambda *_: False)
+
+    def binds(*_: object) -> bool:
+        return False
+
+    patch.setattr(step, "binds_thinking", binds)
 
 
 def retrieve_for_ever(patch: pytest.MonkeyPatch) -> None:
