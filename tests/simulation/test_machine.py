@@ -24,6 +24,7 @@ EXAMPLES = 60
 OPUS, BOUND = MODELS[:2]
 
 
+@pytest.mark.rule("D.F.9", "D.F.13", "D.F.20", "D.G.10", "D.H.5")
 def test_a_run_under_faults_is_what_the_plain_model_says() -> None:
     chosen = settings(settings_of(EXAMPLES, 25), derandomize=True)
     run_state_machine_as_test(RunMachine, settings=chosen)
