@@ -27,13 +27,14 @@ from tests.actors.bench import (
 )
 
 from contextbus.actors import gather
-from contextbus.actors.effects import Fetch, Load, Send, Store
+from contextbus.actors.effects import Effects, Fetch, Load, Send, Store
 from contextbus.actors.placement import Placement
 from contextbus.actors.step_event import LARGEST_FACTS
 from contextbus.replay.run_log import LoggedCommit, RunLog
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, codec, digests
-from contextbus_protocol.commands import ErrorReply, Recorded
+from contextbus_protocol.callbacks import AskCallback, CallbackAnswered
+from contextbus_protocol.commands import Recorded
 from contextbus_protocol.commands import StepCompiled as StepAnswer
 from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.events import MessagesAppended, RefreshRequested, RunStarted, StepCompiled
@@ -149,59 +150,50 @@ def committed(store: Store, log: Log) -> Committed:
     return Committed(run=RUN, token=store.token, part="run", sequence=sequence, digest=digest, commit=commit)
 
 
-def test_the_stored_package_of_another_attempt_is_the_answer() -> None:
+def test_a_step_whose_other_attempt_was_stored_is_read_from_the_log() -> None:
     actor, store, log = other_attempt()
-    effects = actor.tell(committed(store, log))
-    assert sent(effects, Committed, INBOX).sequence == log.last[0]
-    assert not any(isinstance(e, Send) and e.to == CLIENT for e in effects)
-    fetch = only(effects, Fetch)
-    event = only(log.commits[0][2].events, StepCompiled)
-    assert fetch.digests == (event.package,)
-    data = log.blobs[event.package]
-    answer = sent(actor.tell(Fetched(run=RUN, token=fetch.token, blobs=((event.package, data),))), StepAnswer, CLIENT)
-    assert answer.package == bytes(blobs.decode_output(data).package).decode()
-    assert answer.reference == event.package
+    conflicted = Conflicted(run=RUN, token=store.token, part="run")
+    assert actor.tell(committed(store, log)) == (Send(INBOX, conflicted),)
     assert actor.idle
 
 
-@pytest.mark.parametrize(
-    ("code", "data", "expected"),
-    [
-        (None, None, "not_found"),
-        ("deadline_exceeded", None, "deadline_exceeded"),
-        (None, b"{secret", "invalid_type"),
-    ],
-)
-def test_a_stored_package_that_cannot_be_read_is_an_error_without_content(
-    code: str | None, data: bytes | None, expected: str
-) -> None:
-    actor, store, log = other_attempt()
-    fetch = only(actor.tell(committed(store, log)), Fetch)
-    found = () if data is None else ((fetch.digests[0], data),)
-    reply = sent(actor.tell(Fetched(run=RUN, token=fetch.token, blobs=found, code=code)), ErrorReply, CLIENT)
-    assert reply.code == expected
-    assert "secret" not in reply.message
-    assert actor.idle
+@pytest.mark.rule("D.W.4")
+def test_the_answer_of_another_attempt_is_what_its_commit_says() -> None:
+    """Not what the host's hook changed for this attempt."""
+    bench, other = Bench(), Bench()
+    asked = msgspec.structs.replace(step("Hello"), callbacks=("prepare-step",))
+    effects = bench.open(asked)
+    effects = bench.tell(callback(effects, overhead_tokens=7))
+    store = only(bench.place(effects), Store)
+    other.log = bench.log
+    again = other.open(msgspec.structs.replace(asked, attempt=2))
+    other.commit(other.tell(callback(again, overhead_tokens=9)))
+    conflicted = sent(bench.placement.tell(committed(store, bench.log)), Conflicted, INBOX)
+    fetch = only(bench.tell(bench.log.load(only(bench.tell(conflicted), Load))), Fetch)
+    found = tuple((d, bench.log.blobs[d]) for d in fetch.digests)
+    answer = sent(bench.tell(Fetched(run=RUN, token=fetch.token, blobs=found)), StepAnswer, CLIENT)
+    assert answer.options is not None
+    assert (answer.stored, answer.options.overhead_tokens) == (True, 9)
+    assert bench.placement.idle
 
 
-def test_a_fetch_before_the_commit_changes_nothing() -> None:
-    actor, store, _ = other_attempt()
-    before = actor.state
-    assert actor.tell(Fetched(run=RUN, token=store.token)) == ()
-    assert actor.state == before
+def callback(effects: Effects, **changes: Any) -> CallbackAnswered:
+    ask = sent(effects, AskCallback, CLIENT)
+    return CallbackAnswered(run=RUN, token=ask.token, name=ask.name, **changes)
 
 
 def test_a_failed_step_whose_other_attempt_was_stored_answers_with_the_package() -> None:
     bench = Bench()
-    bench.open(step("Hello", DOCS, options_=options(msgspec.structs.replace(DOCS, required=True))))
+    asked = step("Hello", DOCS, options_=options(msgspec.structs.replace(DOCS, required=True)))
+    bench.open(asked)
     assert bench.state.flight is not None
     effects = bench.tell(Elapsed(run=RUN, token=gather.end_token(bench.state.flight)))
     store = only(bench.place(effects), Store)
-    log = Log()
-    log.store(only(Actor(Placement()).tell(placed(DOCS)), Store))
-    fetch = only(bench.placement.tell(committed(store, log)), Fetch)
-    found = ((fetch.digests[0], log.blobs[fetch.digests[0]]),)
-    assert sent(bench.placement.tell(Fetched(run=RUN, token=fetch.token, blobs=found)), StepAnswer, CLIENT).step == 0
+    Bench(bench.log).compile(msgspec.structs.replace(asked, attempt=2))
+    conflicted = sent(bench.placement.tell(committed(store, bench.log)), Conflicted, INBOX)
+    fetch = only(bench.tell(bench.log.load(only(bench.tell(conflicted), Load))), Fetch)
+    found = ((fetch.digests[0], bench.log.blobs[fetch.digests[0]]),)
+    assert sent(bench.tell(Fetched(run=RUN, token=fetch.token, blobs=found)), StepAnswer, CLIENT).step == 0
 
 
 def test_a_record_whose_other_attempt_was_stored_elsewhere_is_read_from_the_log() -> None:

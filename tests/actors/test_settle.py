@@ -54,8 +54,8 @@ def test_a_command_of_the_log_is_found_and_another_of_its_id_is_refused() -> Non
 @pytest.mark.rule("D.R.7")
 @pytest.mark.parametrize(
     ("changes", "found"),
-    [({}, True), ({"conflicts": 1}, False), ({"anew": True}, False)],
-    ids=["open", "lost a race", "package gone"],
+    [({}, True), ({"conflicts": 1}, False), ({"gone": 3}, False), ({"gone": 2}, True)],
+    ids=["open", "lost a race", "package gone", "an older package gone"],
 )
 def test_a_step_is_reopened_when_nothing_came_in_between(changes: dict[str, Any], found: bool) -> None:
     fold = compiled()

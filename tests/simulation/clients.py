@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
-from contextbus.actors import client as retry
 from contextbus.client.sending import CommandHead
 from contextbus.core.handle import RunHandle
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.callbacks import AskCallback
-from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult, assistant, user
-from contextbus_protocol.chat import Text as TextPart
+from contextbus_protocol.chat import ChatMessage, assistant, user
 from contextbus_protocol.commands import (
     AnyCommand,
     AppendMessages,
-    CancelCommand,
     CompileStep,
     CreateWorkingMemory,
     ErrorReply,
+    OverflowStep,
     PatchWorkingMemory,
     Recorded,
     ReportStep,
@@ -31,25 +29,14 @@ from contextbus_protocol.commands import (
 )
 from contextbus_protocol.events import HistoryReplaced, MessagesAppended
 from contextbus_protocol.messages import AnyMessage
-from contextbus_protocol.values import Model, RefreshOptions, Scope, StepOptions, Usage
-from contextbus_protocol.working_memory import (
-    AddHypothesis,
-    AddObservation,
-    SetActiveTask,
-    SetGoal,
-    Task,
-    TaskList,
-    TasksInput,
-    WorkingMemoryPatch,
-)
-from tests.simulation.callbacks import answer_question, draw_names
-from tests.simulation.sources import SOURCES
+from contextbus_protocol.values import EstimatorSpec, Scope
+from contextbus_protocol.working_memory import WorkingMemoryPatch
+from tests.simulation import scripts
+from tests.simulation.asking import Asker
 from tests.simulation.world import TENANT, World
 
 SECONDS: Final = (0.3, 1.0, 3.0)
 """The times that a client may give its commands, in simulated seconds: short ones make attempts overlap."""
-
-MODEL = Model("anthropic", "claude-opus-4-6", 20_000, 2_000)
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
@@ -61,17 +48,29 @@ class Acknowledged(msgspec.Struct, frozen=True):
     reference: str
     package: str
     stored: bool
-    options: StepOptions | None
-    prepared: tuple[ChatMessage, ...] | None
-    tools: str | None
+    blocks: str
+    stale_thinking: tuple[tuple[int, int], ...]
 
 
-class Client:
+def acknowledged(answer: StepCompiled) -> Acknowledged:
+    """What a client remembers of an answer."""
+    return Acknowledged(
+        answer.command,
+        answer.sequence,
+        answer.commit,
+        answer.reference,
+        answer.package,
+        answer.stored,
+        answer.blocks,
+        answer.stale_thinking,
+    )
+
+
+class Client(Asker):
     """One client of one run; it sends its next command once the one before is answered or given up."""
 
     def __init__(self, world: World, name: str, run: str, steps: int) -> None:
-        self.world = world
-        self.name = name
+        super().__init__(world, name)
         self.run = run
         self.left = steps
         self.handle = RunHandle()
@@ -84,15 +83,13 @@ class Client:
         self.compiled: StepCompiled | None = None
         self._random = random.Random(f"{world.random.random()}/{name}")
         self._seconds = self._random.choice(SECONDS)
-        self._asking: retry.Asking | None = None
         self._serial = 0
-        self._wake = 0
         self._words = 0
         self._step_seen = 0
         self._rewriting = False
+        self._overflowed: int | None = None
         self._last: CompileStep | None = None
         self._expected: type[AnyMessage] | None = None
-        world.receivers[name] = self
 
     def start(self) -> None:
         """Send the first command."""
@@ -101,7 +98,7 @@ class Client:
     @property
     def is_done(self) -> bool:
         """Whether every command was answered or given up."""
-        return self.left <= 0 and self._asking is None
+        return self.left <= 0 and self.asking is None
 
     # -- the script
 
@@ -111,23 +108,26 @@ class Client:
         self._serial += 1
         draw = self._random.random()
         if self._serial == 1:
-            self._ask(self._create(), "working-memory")
+            self._ask(self._create())
+        elif self._overflowed is not None and draw < 0.8:
+            self._ask(self._overflow(self._overflowed))
         elif self.compiled is not None and draw < 0.7:
-            self._ask(self._report(self.compiled), "selection")
+            self._ask(self._report(self.compiled))
+        elif self.compiled is not None and draw < 0.76:
+            self._ask(self._overflow(self.compiled.step))
         elif draw < 0.78:
-            self._ask(self._patch(), "working-memory")
+            self._ask(self._patch())
         elif draw < 0.82 and self.handle.seen:
-            self._ask(RequestRefresh(**self._head()), "selection")
+            self._ask(RequestRefresh(**self._head()))
         elif draw < 0.84 and self._last is not None:
-            self._ask(self._used_again(self._last), "selection")
+            self._ask(self._used_again(self._last))
         elif draw < 0.88:
             self.handle = self.handle.append((assistant(self._text()),))
-            append = AppendMessages(**self._head(), scope=self._scope(), history=self.handle.new_messages())
-            self._ask(append, "selection")
+            self._ask(self._append())
         else:
             self.left -= 1
             self._last = self._step()
-            self._ask(self._last, "selection")
+            self._ask(self._last)
 
     def _used_again(self, last: CompileStep) -> CompileStep:
         """The last step's command once more: as it was, or its id for something else."""
@@ -151,50 +151,37 @@ class Client:
             seen_memory=self.handle.seen_memory,
         )
 
-    def _scope(self) -> Scope:
-        return Scope(user_id="ada")
-
     def _text(self) -> str:
         self._words += 1
-        return f"{self.name} says {self._words} " + "something " * self._random.randrange(6)
+        return scripts.text_of(self._random, self.name, self._words)
 
     def _messages(self) -> tuple[ChatMessage, ...]:
-        draw = self._random.random()
-        if draw < 0.15:
-            return ()
-        if draw < 0.7:
-            return (user(self._text()),)
-        if draw < 0.75:
-            return (user("   "),)
-        call = f"call-{self._words}"
-        return (
-            ChatMessage(role="assistant", content=(ToolCall(id=call, name="look", arguments='{"a":1}'),)),
-            ChatMessage(role="tool", content=(ToolResult(id=call, content=(TextPart(text=self._text()),)),)),
-        )
+        self._words += 1
+        return scripts.messages_of(self._random, self.name, self._words)
+
+    def _append(self) -> AppendMessages:
+        estimator = EstimatorSpec(calibrate=self.run == scripts.CALIBRATES)
+        history = self.handle.new_messages()
+        return AppendMessages(**self._head(), scope=Scope(user_id="ada"), estimator=estimator, history=history)
 
     def _step(self) -> CompileStep:
-        draw = self._random.random()
-        if draw < 0.06 and self.handle.history.count > 2:
-            kept = [e.message for e in self.handle.history[: self.handle.history.count - 2]]
+        self._overflowed = None
+        count = self.handle.history.count
+        if self._random.random() < 0.08 and count > 2:
+            kept = [e.message for e in self.handle.history[: self._random.choice((count - 2, count - 1, count // 2))]]
             self._rewriting = True
             rewritten = [m for m in kept if m is not None] + [user(self._text())]
             self.handle = self.handle.hand_over(rewritten)
         else:
             self.handle = self.handle.append(self._messages())
-        head = self._head()
         return CompileStep(
-            **head,
-            callbacks=draw_names(head["command"], self.world.faults.callback),
+            **self._head(),
             history=self.handle.new_messages(),
             user_text=self.handle.history.user_text,
-            options=StepOptions(
-                scope=self._scope(),
-                model=MODEL if draw < 0.95 else Model("anthropic", "claude-opus-4-6", 4_000, 3_900),
-                sources=SOURCES,
-                refresh=RefreshOptions(min_steps=2, max_passes=30, candidates_per_source=6),
-            ),
+            options=scripts.options_of(self._random, self.run),
             refresh=self._random.random() < 0.3,
             step=self._number(),
+            callbacks=scripts.callbacks_of(self._random),
         )
 
     def _number(self) -> int | None:
@@ -203,52 +190,53 @@ class Client:
             return None
         return max(0, self._step_seen + self._random.choice((-1, 0, 1, 1, 1, 2)))
 
+    def _overflow(self, step: int) -> OverflowStep:
+        self._overflowed = None
+        limit = self._random.choice((None, None, 2_000, 100))
+        return OverflowStep(**self._head(), step=step, input_tokens=limit)
+
     def _report(self, compiled: StepCompiled) -> ReportStep:
         self.compiled = None
-        succeeded = self._random.random() < 0.8
-        if succeeded:
-            self.handle = self.handle.append((assistant(self._text()),))
+        draw = self._random.random()
+        status: Literal["succeeded", "overflow", "failed"] = (
+            "succeeded" if draw < 0.75 else "overflow" if draw < 0.85 else "failed"
+        )
+        if status == "succeeded":
+            self.handle = self.handle.append((scripts.answer_of(self._text()),))
+        elif status == "overflow":
+            self._overflowed = compiled.step
         return ReportStep(
             **self._head(),
             step=compiled.step,
-            status="succeeded" if succeeded else "failed",
-            history=self.handle.new_messages() if succeeded else None,
-            usage=Usage(100, 10),
+            status=status,
+            history=self.handle.new_messages() if status == "succeeded" else None,
+            usage=scripts.usage_of(self._random),
         )
 
     def _create(self) -> CreateWorkingMemory:
-        tasks = TaskList("ship", (Task("a", "Deploy billing"), Task("b", "Tell support")))
         return CreateWorkingMemory(
             **self._head(),
             scope="acme",
             goal="Deploy the billing service.",
             constraints=("No deploys on Friday.",),
-            tasks=TasksInput(tasks, "a"),
+            tasks=scripts.tasks(),
         )
 
     def _patch(self) -> PatchWorkingMemory:
         head = self._head()
-        choices = (
-            AddObservation(text=self._text()),
-            AddHypothesis(text=self._text()),
-            SetActiveTask(id=self._random.choice(("a", "b", None))),
-            SetGoal(text=self._text()),
-        )
-        operation = self._random.choice(choices)
         patch = WorkingMemoryPatch(
             operation_id=head["command"],
             expected_revision=self.revision,
             writer="host",
-            operations=(operation,),
+            operations=(scripts.operation_of(self._random, self._text()),),
         )
         return PatchWorkingMemory(**head, patch=patch)
 
-    # -- the retry machine
+    # -- answers
 
-    def _ask(self, command: AnyCommand, actor: subjects.ActorName) -> None:
-        self._actor: subjects.ActorName = actor
+    def _ask(self, command: AnyCommand) -> None:
         match command:
-            case CompileStep():
+            case CompileStep() | OverflowStep():
                 self._expected = StepCompiled
             case CreateWorkingMemory() | PatchWorkingMemory():
                 self._expected = WorkingMemoryState
@@ -256,56 +244,24 @@ class Client:
                 self._expected = Recorded
         if self._rewriting:
             self.rewrites.add(command.command)
-        self._operate(*retry.begin(command))
+        self.ask(command, self._take)
         if self._random.random() < 0.05:
             self.world.at(self._random.random() * 0.02, lambda: self._cancel(command))
 
     def _cancel(self, command: AnyCommand) -> None:
         """Give a command up and go on; what is committed stays (D.W.5)."""
-        if self._asking is None or self._asking.command.command != command.command:
+        if self.asking is None or self.asking.command.command != command.command:
             return
-        self._asking = None
-        cancel = CancelCommand(run=self.run, tenant=TENANT, command=command.command)
-        self.world.send(subjects.command(self._actor, TENANT), cancel)
+        self.give_up()
         self._read_again()
         self.world.at(self._random.random() * 0.01, self._next)
 
-    def receive(self, message: AnyMessage) -> None:
-        """Take an answer, or a question to a function; one of an earlier command changes nothing."""
-        asking = self._asking
-        if asking is None or getattr(message, "command", None) != asking.command.command:
-            return
-        if isinstance(message, AskCallback):
-            for delay, answer in answer_question(message, self.world.random, self.world.faults.source):
-                self.world.at(delay, partial(self.world.send, message.reply_to, answer))
-            return
-        self._operate(*retry.advance(asking, retry.Answered(message)))
+    def answer_callback(self, ask: AskCallback) -> None:
+        """Answer for the host: mostly once, at times late, twice, never, or with a failure."""
+        for delay, answer in scripts.answer_callback(ask, self.run, self._random, self.world.faults.callback):
+            self.world.at(delay, partial(self.world.send, ask.reply_to, answer))
 
-    def _operate(self, asking: retry.Asking, operation: retry.Operation) -> None:
-        self._asking = asking
-        match operation:
-            case retry.Transmit(command, wake_after):
-                self.world.send(subjects.command(self._actor, TENANT), command)
-                self._sleep(wake_after)
-            case retry.WakeAfter(seconds):
-                self._sleep(seconds)
-            case retry.Resolve(answer):
-                self._asking = None
-                self._settle(answer)
-            case None:
-                pass
-
-    def _sleep(self, seconds: float) -> None:
-        self._wake += 1
-        wake = self._wake
-
-        def silent() -> None:
-            if self._asking is not None and wake == self._wake:
-                self._operate(*retry.advance(self._asking, retry.Silent()))
-
-        self.world.at(seconds, silent)
-
-    def _settle(self, answer: AnyMessage) -> None:
+    def _take(self, answer: AnyMessage) -> None:
         expected = self._expected
         assert expected is not None
         assert isinstance(answer, ErrorReply | expected), f"{type(answer).__name__} for a {expected.__name__}"
@@ -315,19 +271,7 @@ class Client:
                 self.handle = self.handle.acknowledge(answer.sequence, answer.count, answer.chain)
                 self.compiled = answer
                 self._step_seen = answer.step
-                self.acknowledged.append(
-                    Acknowledged(
-                        answer.command,
-                        answer.sequence,
-                        answer.commit,
-                        answer.reference,
-                        answer.package,
-                        answer.stored,
-                        answer.options,
-                        answer.prepared,
-                        answer.tools,
-                    )
-                )
+                self.acknowledged.append(acknowledged(answer))
             case Recorded():
                 self.handle = self.handle.acknowledge(answer.sequence, answer.count, answer.chain)
                 self.recorded.append(answer)

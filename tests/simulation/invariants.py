@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
 
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import PlacementState
-from contextbus.core.prepared import prepared_options
-from contextbus.replay.run_log import RunLog, read_commits, replay_memory, replay_run
+from contextbus.core.run_state import RunState
+from contextbus.replay.run_log import LoggedCommit, RunLog, read_commits, replay_memory, replay_run, replay_states
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects
-from contextbus_protocol.events import HistoryReplaced, PreparedFact, StepCompiled, StepFailed
-from tests.simulation.callbacks import draw_names, give
-from tests.simulation.clients import Client
+from contextbus_protocol.commands import Recorded
+from contextbus_protocol.events import HistoryReplaced, StepCompiled, StepFailed
+from tests.simulation.clients import Acknowledged, Client
+from tests.simulation.forgetting import Forgetter
+from tests.simulation.forgotten import check_forgotten, check_revisions, check_usage
+from tests.simulation.scripts import BOUND
 from tests.simulation.world import TENANT, World
 
 
-def check_world(world: World, clients: list[Client]) -> int:
+def check_world(world: World, clients: list[Client], forgetter: Forgetter) -> int:
     """Check everything; gives the number of steps in the log.
 
     Raises:
@@ -31,8 +36,9 @@ def check_world(world: World, clients: list[Client]) -> int:
         steps += check_log(world, log)
         check_histories(log, [c for c in clients if c.run == run])
         check_steps(log)
-        check_callbacks(world, log)
+        check_revisions(log)
         check_usage(log)
+        check_forgotten(world, log, forgetter)
         for client in clients:
             if client.run == run:
                 check_acknowledged(world, log, client)
@@ -51,13 +57,16 @@ def read_log(world: World, run: str) -> RunLog:
 
 def check_log(world: World, log: RunLog) -> int:
     """Every command has one effect, the hash chain holds, and every step computes to the same bytes."""
-    effects = Counter(
-        logged.commit.command
-        for logged in log.commits
-        if not any(isinstance(e, StepFailed) or is_erased(world, log, e) for e in logged.commit.events)
-    )
-    doubled = [c for c, n in effects.items() if n > 1]
-    assert not doubled, f"in the log twice: {doubled}"
+    seen: dict[str, str | None] = {}
+    for logged in log.commits:
+        if any(isinstance(e, StepFailed) for e in logged.commit.events):
+            continue
+        package = next((e.package for e in logged.commit.events if isinstance(e, StepCompiled)), None)
+        before = seen.get(logged.commit.command, package)
+        # a step is compiled anew once its package is gone (D.H.7, D.R.9)
+        gone = before is not None and (log.run, before) in world.server.lost
+        assert logged.commit.command not in seen or gone, f"in the log twice: {logged.commit.command}"
+        seen[logged.commit.command] = package
     doubled = [c for c, n in Counter(m.commit.command for m in log.memory).items() if n > 1]
     assert not doubled, f"in the working memory twice: {doubled}"
     used = [
@@ -68,16 +77,11 @@ def check_log(world: World, log: RunLog) -> int:
     ]
     assert used == sorted(used), "a step is of an older working memory than one before it"
     verdict = verify_run(log, lambda digest: world.server.blobs.get((log.run, digest)))
-    odd = [c for c in verdict.checks if c.status not in {"same", "missing"}]
+    odd = [c for c in verdict.checks if c.status not in {"same", "missing", "redacted"}]
     assert not odd, f"computed again, another result: {odd[0]}"
     missing = [c for c in verdict.checks if c.status == "missing" and (log.run, c.expected) not in world.server.erased]
     assert not missing, f"a blob that nobody erased is missing: {missing[0]}"
     return sum(1 for c in verdict.checks if c.step is not None)
-
-
-def is_erased(world: World, log: RunLog, event: object) -> bool:
-    """Whether a step's package was taken by retention: the same command then compiles anew."""
-    return isinstance(event, StepCompiled) and (log.run, event.package) in world.server.erased
 
 
 def check_histories(log: RunLog, clients: list[Client]) -> None:
@@ -103,72 +107,61 @@ def check_steps(log: RunLog) -> None:
                     assert taken <= {"restored", "mandatory"}, f"step {event.step} is reused and takes {taken}"
 
 
-def check_callbacks(world: World, log: RunLog) -> None:
-    """A step is made with what the functions of its own command gave, all of it and nothing else (D.W.4)."""
-    faults = world.faults
-    for logged in log.commits:
-        command = logged.commit.command
-        for step in logged.commit.events:
-            if not isinstance(step, StepCompiled):
-                continue
-            names = draw_names(command, faults.callback)
-            assert step.rewritten <= ("rewrite-query" in names), f"{command} has a query that nobody made"
-            assert (step.prepared is not None) <= ("prepare-step" in names), f"{command} is prepared by nobody"
-            data = world.server.blobs.get((log.run, step.package))
-            output = None if data is None else blobs.decode_output(data)
-            if "prepare-step" in names:
-                given = give(log.run, command, "prepare-step", faults.source / 4)
-                assert given.code is None, f"{command} is compiled although its function failed"
-                fact = step.prepared or PreparedFact()
-                got = (fact.model, fact.overhead_tokens)
-                assert got == (given.model, given.overhead_tokens), f"{command} is prepared otherwise"
-                assert output is None or output.prepared == given.messages, f"{command} holds other messages"
-            if step.rewritten:
-                text = give(log.run, command, "rewrite-query", faults.source / 4).text or ""
-                assert output is None or output.query in {text[:2000], ""}, f"{command} asked something else"
+class Told(Protocol):
+    """What a client was told."""
+
+    acknowledged: list[Acknowledged]
+    recorded: list[Recorded]
+    patched: list[tuple[str, int]]
 
 
-def check_usage(log: RunLog) -> None:
-    """What a query cost is recorded once, and warned of once a run (D.L.3, D.L.6)."""
-    steps = [e for logged in log.commits for e in logged.commit.events if isinstance(e, StepCompiled)]
-    charged = Counter((u.request_id, u.model, u.reported) for step in steps for u in step.usage)
-    doubled = [fact for fact, count in charged.items() if count > 1]
-    assert not doubled, f"charged twice: {doubled[0]}"
-    warned = [step.step for step in steps if "unaccounted-usage" in step.warnings]
-    assert len(warned) <= 1, f"warned at steps {warned}"
-    held = any(not u.reported for step in steps for u in step.usage)
-    assert not held or warned, "nobody was warned of unaccounted usage"
-
-
-def check_acknowledged(world: World, log: RunLog, client: Client) -> None:
+def check_acknowledged(world: World, log: RunLog, client: Told) -> None:
     """What a client was told is stored is in the log, once, with the bytes that it was given."""
     by_sequence = {logged.sequence: logged for logged in log.commits}
+    states = replay_states(log)
     for told in client.acknowledged:
         logged = by_sequence.get(told.sequence)
         assert logged is not None, f"{told.command} is acknowledged and not in the log"
         assert logged.digest == told.commit, f"{told.command} was told another commit"
         step = next(e for e in logged.commit.events if isinstance(e, StepCompiled))
         assert step.package == told.reference, f"{told.command} was told another package"
+        check_history_of_answer(states, told)
         data = world.server.blobs.get((log.run, step.package))
         if data is None:
             assert (log.run, step.package) in world.server.erased, f"{told.command}'s package is gone"
             continue
         output = blobs.decode_output(data)
         assert bytes(output.package).decode() == told.package, f"{told.command} got other bytes"
-        assert (told.prepared, told.tools) == (output.prepared, output.tools), f"{told.command} got other messages"
-        options = None if step.prepared is None else prepared_options(step.options, step.prepared)
-        assert told.options == options, f"{told.command} got other options"
         assert told.stored or logged.commit.command == told.command
     own = [told for told in client.acknowledged if by_sequence[told.sequence].commit.command == told.command]
-    kept = [told for told in own if (log.run, told.reference) not in world.server.erased]
-    packages = {(told.command, told.package) for told in kept}
-    assert len(packages) == len({command for command, _ in packages}), "one command was given two packages"
+    given: dict[str, set[str]] = {}
+    for told in own:
+        given.setdefault(told.command, set()).add(told.reference)
+    for command, packages in given.items():
+        left = [p for p in packages if (log.run, p) not in world.server.lost]
+        assert len(left) <= 1, f"{command} was given two packages"
     for record in client.recorded:
         assert record.sequence in by_sequence, f"{record.command} is acknowledged and not in the log"
     memory = {logged.sequence: logged.commit.command for logged in log.memory}
     commands = set(memory.values())
     for command, _ in client.patched:
         assert not command or command in commands, f"patch {command} is acknowledged and not in the log"
+
+
+def check_history_of_answer(states: Sequence[tuple[LoggedCommit, RunState]], told: Acknowledged) -> None:
+    """An answer names the blocks that stand in the history, and whose thinking stays out (D.F.19, D.F.20)."""
+    if told.stored:  # as of the time when it was told, which the client does not know
+        later = [state for logged, state in states if logged.sequence >= told.sequence]
+    else:
+        later = [state for logged, state in states if logged.sequence == told.sequence]
+    assert told.blocks in {s.blocks.chain for s in later}, f"{told.command} was told other blocks than the log has"
+    stale = {(), *(s.stale_thinking for s in later)}
+    assert told.stale_thinking in stale, f"{told.command} was told other thinking than the log has"
+    if not told.stored:
+        state = later[0]
+        assert state.last is not None
+        bound = state.last.options.model == BOUND
+        assert told.stale_thinking == (state.stale_thinking if bound else ()), "thinking of another model"
 
 
 def check_states(world: World, log: RunLog) -> None:

@@ -10,8 +10,12 @@ from contextbus_protocol import codec, subjects
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.events import StepCompiled
 from tests.simulation.clients import Client
+from tests.simulation.forgetting import Forgetter
 from tests.simulation.invariants import check_world
+from tests.simulation.sources import FORGETTING
 from tests.simulation.world import TENANT, Faults, World
+
+RUNS = ("run-0", "run-1")
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -27,21 +31,35 @@ class Result(msgspec.Struct, frozen=True):
 
 def erase_packages(world: World, chance: random.Random) -> None:
     """Retention takes some packages, newest ones included; messages stay."""
-    for run in ("run-0", "run-1"):
+    for run in RUNS:
         for _, data in world.server.records(subjects.log(TENANT, run, "run")):
             for event in codec.decode_commit(data).events:
                 if isinstance(event, StepCompiled) and chance.random() < 0.3:
                     world.server.erase(run, event.package)
 
 
-def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12, callback: float = 0.2) -> Result:
+def forget_some(world: World, chance: random.Random, forgetter: Forgetter) -> None:
+    """Forget a record that was offered."""
+    known = world.records.known(FORGETTING)
+    if known:
+        forgetter.forget(FORGETTING, chance.choice(known))
+
+
+def settle_forgets(world: World, forgetter: Forgetter) -> None:
+    """Redact what was committed meanwhile, until nothing is due."""
+    for _ in range(20):
+        forgetter.settle()
+        world.run()
+    forgetter.erase_spent()
+
+
+def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Result:
     """Run clients on a few runs until all is at rest, then check every invariant.
 
     Args:
         seed: what everything is drawn from.
         faults: how often things go wrong; drawn from the seed by default.
         steps: steps of each client.
-        callback: the share of steps with a function of the host, where the seed draws the faults.
 
     Raises:
         AssertionError: an invariant does not hold.
@@ -52,12 +70,11 @@ def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12, callba
             drop=chance.choice((0, 0.01, 0.04)),
             kill=chance.choice((0, 0.004, 0.012)),
             replicated=chance.random() < 0.5,
-            callback=callback,
         )
     world = World(seed, faults)
     clients = [
-        Client(world, f"client-{run}-{number}", f"run-{run}", steps)
-        for run in range(2)
+        Client(world, f"client-{run}-{number}", run, steps)
+        for run in RUNS
         for number in range(chance.choice((1, 1, 2)))
     ]
     for client in clients:
@@ -68,8 +85,12 @@ def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12, callba
         world.at(chance.random() * 0.5, lambda: world.fill_server(chance.random() * 0.5))
     if chance.random() < 0.3:
         world.at(chance.random() * 2, lambda: erase_packages(world, chance))
+    forgetter = Forgetter(world, RUNS)
+    for _ in range(chance.choice((0, 0, 1, 3))):
+        world.at(chance.random() * 2, lambda: forget_some(world, chance, forgetter))
     world.run()
-    logged = check_world(world, clients)
+    settle_forgets(world, forgetter)
+    logged = check_world(world, clients, forgetter)
     errors: dict[str, int] = {}
     for client in clients:
         for code, count in client.errors.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from contextbus.actors.append import (
     AppendCommit,
     Appended,
@@ -30,7 +32,9 @@ class Server:
         self.conflicts = 0
         self.duplicates = 0
         self.full = False
+        self.on_append: Callable[[str, int, bytes], None] | None = None
         self.erased: set[tuple[str, str]] = set()
+        self.lost: set[tuple[str, str]] = set()
         self._ids: dict[str, int] = {}
         self._replicated = replicated
 
@@ -40,6 +44,7 @@ class Server:
             case PutBlobs(run, blobs):
                 for digest, data in blobs:
                     self.blobs.setdefault((run, digest), data)
+                    self.erased.discard((run, digest))
                 return BlobsPut()
             case AppendCommit() if self.full:
                 return Refused(MAXIMUM_BYTES, "maximum bytes exceeded")
@@ -71,13 +76,23 @@ class Server:
             return Appended(self._ids[request.message_id], duplicate=True)
         self.log.append((request.subject, request.data, request.command))
         sequences.append(len(self.log))
+        if self.on_append is not None:
+            self.on_append(request.subject, len(self.log), request.data)
         self._ids[request.message_id] = len(self.log)
         return Appended(len(self.log))
+
+    def write(self, subject: str, data: bytes, command: str) -> int:
+        """Append what no race is about; gives its sequence."""
+        expected = self.by_subject.get(subject) or [0]
+        answer = self._append(AppendCommit(subject, data, expected[-1], f"{command}/{len(self.log)}", command))
+        assert isinstance(answer, Appended)
+        return answer.sequence
 
     def erase(self, run: str, digest: str) -> None:
         """Erase a blob, as retention does."""
         if self.blobs.pop((run, digest), None) is not None:
             self.erased.add((run, digest))
+            self.lost.add((run, digest))
 
     def records(self, subject: str) -> list[tuple[int, bytes]]:
         """All messages of a subject, oldest first."""

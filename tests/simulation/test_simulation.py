@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import ANY
 
 import msgspec
 import pytest
 
-from contextbus.actors import append, settle, stepping
+from contextbus.actors import append, settle
 from contextbus.actors.effects import Store
 from contextbus.actors.placement import Placement
 from contextbus.core.handle import RunHandle
@@ -30,22 +29,17 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
     assert result.steps > 0
 
 
-@pytest.mark.parametrize(("seed", "callback"), [(700289, 0), (5004, 0.2), (5021, 0.2)])
-def test_seeds_that_once_failed(seed: int, callback: float) -> None:
-    """Faults that a simulation found.
+@pytest.mark.parametrize("seed", [700289, 0, 107, 176, 266, 1026, 2382])
+def test_seeds_that_once_failed(seed: int) -> None:
+    """Each a race that was lost, with the faults and scripts of its time.
 
     700289: a repeated older answer of working_memory was taken for the newer one that was asked for.
-    5004: a command whose package retention took is compiled anew, which is no second effect.
-    5021: an answer of the host that came late was taken for the answer to its next question.
+    0: a query that the host emptied was not recorded as its.  107: a report that rewrote what its step saw lost the
+    step's records.  176: a reused step took what a source of skills offered beside the body.  266: an answer had the
+    package of one attempt and the options of another.  1026: a state that was dropped charged under an old request id.
+    2382: a failed step was charged once more after a lost acknowledgement.
     """
-    assert simulate(seed, callback=callback).steps > 0
-
-
-def test_functions_of_the_host_take_part() -> None:
-    """Without faults each is answered; with them some fail and some are late."""
-    assert not {"hook_failed", "callback_timeout"} & set(simulate(3, NO_FAULTS).errors)
-    errors = [code for seed in range(12) for code in simulate(seed, HARSH, steps=8).errors]
-    assert {"hook_failed", "callback_timeout"} <= set(errors)
+    assert simulate(seed).steps > 0
 
 
 def test_without_faults_nothing_is_given_up() -> None:
@@ -128,25 +122,9 @@ def build_on_unread_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunHandle, "acknowledge", acknowledge)
 
 
-def take_any_answer(patch: pytest.MonkeyPatch) -> None:
-    """Selection takes an answer of the host to another question for the one that it asked."""
-
-    def question_of(_flight: object) -> object:
-        return ANY
-
-    patch.setattr(stepping, "question_of", question_of)
-
-
 @pytest.mark.parametrize(
     "plant",
-    [
-        forget_commands,
-        trust_refusals,
-        commit_before_blobs,
-        answer_before_commit,
-        build_on_unread_messages,
-        take_any_answer,
-    ],
+    [forget_commands, trust_refusals, commit_before_blobs, answer_before_commit, build_on_unread_messages],
 )
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -35,7 +35,7 @@ from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Elapsed, Fetched
 from contextbus_protocol.questions import Query
 from tests.simulation.server import Server
-from tests.simulation.sources import answer_query
+from tests.simulation.sources import Records, answer_query
 
 TENANT = "t"
 SILENCE = 2.0
@@ -43,10 +43,7 @@ SILENCE = 2.0
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """How often things go wrong, as probabilities for each message or event; ``outages`` is the most of the server.
-
-    ``callback`` is the share of steps whose client has a function of its own.
-    """
+    """How often things go wrong, as probabilities for each message or event; ``outages`` is the most of the server."""
 
     drop: float = 0.02
     repeat: float = 0.02
@@ -56,12 +53,12 @@ class Faults(msgspec.Struct, frozen=True):
     kill: float = 0.004
     stale: float = 0.05
     source: float = 0.15
+    callback: float = 0.1
     outages: int = 2
     replicated: bool = False
-    callback: float = 0.2
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 AnyRule = Rule[Any]
@@ -96,11 +93,13 @@ class World:
         self.kills = 0
         self.dropped = 0
         self.server = Server(replicated=faults.replicated)
+        self.records = Records()
         self.receivers: dict[str, Receiver] = {}
         self._queue: list[tuple[float, float, int, Callable[[], None]]] = []
         self._order = 0
         self._serial = 0
         self._down_until = 0.0
+        self._doomed: tuple[int, int] | None = None
         makes: list[tuple[subjects.ActorName, Callable[[str], AnyRule]]] = [
             ("selection", lambda n: Selection(TENANT, self.inbox(n))),
             ("working-memory", lambda n: WorkingMemory(TENANT, n)),
@@ -168,14 +167,28 @@ class World:
             state = node.rule.initial(run)
         state, effects = node.rule.decide(state, message)
         node.states[run] = state
-        if self.chance(self.faults.kill):
-            effects = effects[: self.random.randrange(len(effects) + 1)]
+        cut = self._cut(len(effects))
+        if cut is not None:
+            effects = effects[:cut]
             self._carry(node, effects)
             self.kill(node)
             return
         self._carry(node, effects)
         if self.chance(0.02) and node.rule.is_idle(node.states[run]):
             del node.states[run]  # the bounded cache dropped it
+
+    def doom(self, deliveries: int, effects: int) -> None:
+        """Have the actor that takes a message after so many deliveries die once so many effects are carried out."""
+        self._doomed = deliveries, effects
+
+    def _cut(self, effects: int) -> int | None:
+        """After how many of its effects an actor dies; None if it lives on."""
+        if self._doomed is not None:
+            deliveries, after = self._doomed
+            self._doomed = (deliveries - 1, after) if deliveries else None
+            if not deliveries:
+                return min(after, effects)
+        return self.random.randrange(effects + 1) if self.chance(self.faults.kill) else None
 
     def kill(self, node: Node) -> None:
         """End an instance: states, timers and the operations that it was waiting for are gone."""
@@ -296,5 +309,7 @@ class World:
     # -- sources
 
     def _ask(self, query: Query) -> None:
-        for delay, message in answer_query(query, self.random, self.faults.source):
+        erased = self.server.by_subject.get(subjects.erasures(TENANT), [])
+        seen = erased[-1] if erased else 0
+        for delay, message in answer_query(query, self.random, self.faults.source, self.records, seen):
             self.at(delay, partial(self.send, query.reply_to, message))

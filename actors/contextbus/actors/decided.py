@@ -110,6 +110,7 @@ def place_of(
         options=command.options,  # as the command has them: what the hook changed is a fact of its own
         user_text=command.user_text,
         host_request=command.refresh,
+        # a query that the host emptied is a fact too: it is why no source was asked (D.G.21)
         rewritten=flight.rewrite is not None and (plan.refresh.retrieve or plan.refresh.skipped),
         prepared=None if flight.hook is None else flight.hook.messages,
         tools=None if flight.hook is None else flight.hook.tools,
@@ -127,14 +128,18 @@ def results_of(flight: Flight) -> tuple[SourceResult, ...]:
     results = gather.in_order(flight, prepared.options)
     if prepared.plan.refresh.retrieve:
         return results
-    # nothing new is due, or another step served the refresh meanwhile: only what is owed is taken (D.G.14, D.G.31)
+    # asked for what is owed, or another step served the refresh meanwhile: nothing else is taken (D.G.14, D.G.31)
     demands = restored_of(flight, prepared)[1]
     owed = {source for source, _ in demands}
-    return tuple(
-        replace(r, candidates=tuple(c for c in r.candidates if (r.source, c.record_id) in demands))
-        for r in results
-        if r.source in owed
-    )
+    return tuple(_only(r, demands) for r in results if r.source in owed)
+
+
+def _only(result: SourceResult, demands: tuple[tuple[str, str], ...]) -> SourceResult:
+    """A source's answer with the records alone that it was asked for by id."""
+    candidates = tuple(c for c in result.candidates if (result.source, c.record_id) in demands)
+    if len(candidates) == len(result.candidates):
+        return result
+    return replace(result, candidates=candidates)
 
 
 def stored_output(flight: Flight) -> StepOutput | None:

@@ -67,9 +67,9 @@ class Flight(msgspec.Struct, frozen=True):
     ``items_asked`` is the sequence of the working memory that its present question asks for at least, 0 for the first
     question.  ``queries`` are those of the gather, ``gathered`` what was asked in it; ``asked_again`` names sources
     asked again at once, ``asked_half`` those asked at half the time, ``refused`` has a source once for each query that
-    nobody took.  ``erasures`` is the sequence of the tenant's erasures that the answers were checked against.  ``anew``
-    tells that the stored package of the step is gone.  ``timed`` tells that the timer runs which ends the questions to
-    the host and to sources; ``usage`` is what answers cost that were forgotten again.
+    nobody took.  ``erasures`` is the sequence of the tenant's erasures that the answers were checked against.  ``gone``
+    is the sequence of the commit whose stored package is gone, 0 if none is.  ``timed`` tells that the timer runs which
+    ends the questions to the host and to sources; ``usage`` is what answers cost that were forgotten again.
     """
 
     command: RunCommand
@@ -95,7 +95,7 @@ class Flight(msgspec.Struct, frozen=True):
     refused: tuple[str, ...] = ()
     conflicts: int = 0
     stored: CommandFact | None = None
-    anew: bool = False
+    gone: int = 0
 
 
 class SelectionState(msgspec.Struct, frozen=True):

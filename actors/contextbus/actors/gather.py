@@ -22,7 +22,7 @@ from contextbus_protocol.errors import (
     InvalidTypeError,
     SourceFailedError,
 )
-from contextbus_protocol.events import RecordAllowed, RecordErased, SourceFact, UsageFact
+from contextbus_protocol.events import RecordAllowed, RecordErased, SourceFact, StepFailed, UsageFact
 from contextbus_protocol.outcomes import Loaded
 from contextbus_protocol.questions import Accounting, Failed, Offered, Query
 from contextbus_protocol.values import Candidate, SourceResult, SourceSpec, SourceStatus, StepOptions
@@ -98,6 +98,8 @@ def first_queries(
     snapshot = None if flight.items is None else flight.items.snapshot
     plan, options = prepared.plan, prepared.options
     hints = share_hints(plan.input_tokens, plan.used_tokens, options.budget, snapshot, estimator)
+    # a state that was dropped counts its flights anew: the sequence of the log tells them apart (D.L.6)
+    gather = f"{flight.token}/{prepared.sequence}/{flight.gathers}"
     queries: list[Query] = []
     for spec in options.sources:
         records = tuple(record for source, record in demands if source == spec.id)
@@ -119,7 +121,7 @@ def first_queries(
                 seconds_left=flight.command.seconds_left,
                 records=records,
                 only_records=not plan.refresh.retrieve,
-                accounting=Accounting(flight.command.run, f"{flight.token}/{flight.gathers}/{spec.id}"),
+                accounting=Accounting(flight.command.run, f"{gather}/{spec.id}"),
             )
         )
     return tuple(queries)
@@ -251,6 +253,16 @@ def usage_of(flight: Flight) -> tuple[UsageFact, ...]:
         if r.source in ids
     )
     return flight.usage + charged
+
+
+def drop_charged(flight: Flight, loaded: Loaded) -> Flight:
+    """The flight without what the log has as charged: its own step failed, and the acknowledgement was lost (D.L.6)."""
+    facts = (e for _, _, commit in loaded.commits for e in commit.events if isinstance(e, StepFailed))
+    charged = {usage.request_id for fact in facts for usage in fact.usage}
+    sources = {q.source for q in flight.queries if q.accounting is not None and q.accounting.request_id in charged}
+    if not sources:
+        return flight
+    return replace(flight, results=tuple(replace(r, usage=()) if r.source in sources else r for r in flight.results))
 
 
 def in_order(flight: Flight, options: StepOptions) -> tuple[SourceResult, ...]:

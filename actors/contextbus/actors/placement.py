@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from contextbus import __version__
-from contextbus.actors.effects import Effects, Fetch, Send, Store
+from contextbus.actors.effects import Effects, Send, Store
 from contextbus.actors.step_event import compile_event
 from contextbus.core.estimate import make_estimator
 from contextbus.core.placement import place
@@ -18,9 +18,9 @@ from contextbus.core.prepared import prepared_options
 from contextbus.core.step import POLICY
 from contextbus_protocol import blobs, codec, digests
 from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.commands import ErrorReply, Recorded, StepCompiled, refuse
+from contextbus_protocol.commands import ErrorReply, Recorded, StepCompiled
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, Record
-from contextbus_protocol.errors import ContextBusError, InvalidTypeError, error_of
+from contextbus_protocol.errors import ContextBusError, InvalidTypeError
 from contextbus_protocol.events import (
     AnyEvent,
     Commit,
@@ -31,7 +31,7 @@ from contextbus_protocol.events import (
     StepCompiled as StepCompiledEvent,
 )
 from contextbus_protocol.messages import AnyMessage
-from contextbus_protocol.outcomes import Committed, Conflicted, Fetched, Unstored
+from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
 from contextbus_protocol.subjects import ActorName
 from contextbus_protocol.values import StepOptions
 
@@ -39,10 +39,9 @@ replace = msgspec.structs.replace
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One commit under way; ``committed`` is set while another attempt's stored package is fetched."""
+    """One commit under way."""
 
     head: CommitHead
-    reference: str | None = None
     package: str = ""
     error: ErrorReply | None = None
     count: int = 0
@@ -53,7 +52,6 @@ class Job(msgspec.Struct, frozen=True):
     prepared: tuple[ChatMessage, ...] | None = None
     tools: str | None = None
     commit: Commit | None = None
-    committed: Committed | None = None
 
 
 class PlacementState(msgspec.Struct, frozen=True):
@@ -104,8 +102,6 @@ class Placement:
                 if job is None:
                     return state, ()
                 return _drop(state, job), (Send(job.head.notify, message),)
-            case Fetched():
-                return self._fetched(state, message)
             case _:
                 return state, ()
 
@@ -134,7 +130,6 @@ class Placement:
         step, text, outputs = compile_event(message, package, estimator)
         job = Job(
             head=message.head,
-            reference=step.package,
             package=text,
             commit=_commit(message.head, (*events, step)),
             blocks=message.blocks,
@@ -149,35 +144,13 @@ class Placement:
         job = _find(state, message.token)
         if job is None:
             return state, ()
-        notify = Send(job.head.notify, message)
-        step = _step_of(message.commit)
-        if step is not None and step.package != job.reference:
-            # another attempt of this command came first: what it stored is the answer
-            job = replace(job, committed=message)
-            fetch = Fetch(message.run, (step.package,), message.token)
-            return _swap(state, job), (notify, fetch)
-        if step is None and message.commit != job.commit:
-            # another attempt's record stands there: selection reads the log and answers with what it says
+        if message.commit != job.commit:
+            # another attempt's commit stands there: selection reads the log and answers with what it says
             conflicted = Conflicted(run=message.run, token=message.token, part=message.part)
             return _drop(state, job), (Send(job.head.notify, conflicted),)
-        return _drop(state, job), (notify, self._reply(job, message, job.package))
+        return _drop(state, job), (Send(job.head.notify, message), self._reply(job, message))
 
-    def _fetched(self, state: PlacementState, message: Fetched) -> Step:
-        job = _find(state, message.token)
-        if job is None or job.committed is None:
-            return state, ()
-        step = _step_of(job.committed.commit)
-        data = None if step is None else dict(message.blobs).get(step.package)
-        if data is None:
-            error = error_of(message.code or "not_found", "the step is stored, its package is not at hand")
-            return _drop(state, job), (_refuse(job.head, error),)
-        try:
-            text = bytes(blobs.decode_output(data).package).decode()
-        except ContextBusError as exc:
-            return _drop(state, job), (_refuse(job.head, exc),)
-        return _drop(state, job), (self._reply(job, job.committed, text),)
-
-    def _reply(self, job: Job, message: Committed, package: str) -> Send:
+    def _reply(self, job: Job, message: Committed) -> Send:
         head = job.head
         step = _step_of(message.commit)
         failed = next((e for e in message.commit.events if isinstance(e, StepFailed)), None)
@@ -193,7 +166,7 @@ class Placement:
                 count=step.count,
                 chain=step.chain,
                 reference=step.package,
-                package=package,
+                package=job.package,
                 durability=self._durability,
                 blocks=job.blocks,
                 stale_thinking=job.stale_thinking,
@@ -291,17 +264,9 @@ def _step_of(commit: Commit) -> StepCompiledEvent | None:
     return next((e for e in commit.events if isinstance(e, StepCompiledEvent)), None)
 
 
-def _refuse(head: CommitHead, error: ContextBusError) -> Send:
-    return Send(head.reply_to, refuse(head.run, head.command, error), head.reply_as)
-
-
 def _find(state: PlacementState, token: str) -> Job | None:
     return next((j for j in state.jobs if j.head.token == token), None)
 
 
 def _drop(state: PlacementState, job: Job) -> PlacementState:
     return PlacementState(tuple(j for j in state.jobs if j.head.token != job.head.token))
-
-
-def _swap(state: PlacementState, job: Job) -> PlacementState:
-    return PlacementState((*_drop(state, job).jobs, job))

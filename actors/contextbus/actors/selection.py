@@ -200,7 +200,7 @@ class Selection:
         if flight.conflicts > 1 and fold.sequence == message.after > 0:
             # others commit and the log ends here: it was erased and begun again
             return replace(state, fold=RunState(fold.run)), (settle.load_of(RunState(fold.run), flight.token, 0),)
-        flight = replace(flight, loading=False)
+        flight = gather.drop_charged(replace(flight, loading=False), message)
         if any(isinstance(event, PackageRedacted) for _, _, commit in message.commits for event in commit.events):
             flight = stepping.forget_answers(flight)
         state = replace(state, fold=fold, loaded=True, flight=flight)
@@ -333,9 +333,9 @@ class Selection:
         if flight.phase != "stored" or found is None or found.package is None:
             return state, ()
         data = dict(message.blobs).get(found.package)
-        if data is None and message.code is None and not flight.anew:
+        if data is None and message.code is None and found.sequence != flight.gone:
             # retention or a forget took the package: what the log says now decides, and the step is compiled anew
-            flight = replace(flight, phase="open", stored=None, anew=True, loading=True)
+            flight = replace(flight, phase="open", stored=None, gone=found.sequence, loading=True)
             load = settle.load_of(state.fold, flight.token, state.fold.sequence)
             return replace(state, flight=flight), (load,)
         if data is None:

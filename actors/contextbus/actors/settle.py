@@ -56,7 +56,7 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
     if found is not None:
         if found.command_digest != digest_command(command):
             raise CommandMismatchError(f"command id {command.command!r} was used for another command; take a new id")
-        if found.package is None or not (flight.anew or found.package in fold.redacted_packages):
+        if found.package is None or not (found.sequence == flight.gone or found.package in fold.redacted_packages):
             return found
         if last is None or last.step != found.step or last.status != "open":
             raise StaleStepError("the step's package was redacted and the run went on; compile the next step")
@@ -69,8 +69,8 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
         return None
     same = is_reopened(fold, command)
     asked = command.refresh or fold.refresh_requested
-    gone = last.redacted or fold.redaction_due
-    if same and not asked and not gone and not flight.anew and flight.conflicts == 0:
+    gone = last.redacted or fold.redaction_due or last.sequence == flight.gone
+    if same and not asked and not gone and flight.conflicts == 0:
         return CommandFact(
             command=command.command,
             command_digest="",
@@ -104,7 +104,8 @@ def number_step(fold: RunState, flight: Flight, command: CompileStep) -> int:
     if last is None:
         return 0
     known = find_command(fold, command.command)
-    gone = last.redacted or fold.redaction_due or flight.anew
+    lost = flight.gone in (last.sequence, None if known is None else known.sequence)
+    gone = last.redacted or fold.redaction_due or lost
     again = gone and (is_reopened(fold, command) or (known is not None and known.step == last.step))
     return last.step if again else last.step + 1
 

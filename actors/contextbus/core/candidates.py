@@ -186,7 +186,8 @@ def order_offers(results: Sequence[SourceResult], restored: Sequence[SourceResul
     again = {result.source: result for result in restored}
     offers: list[Offer] = []
     for order, result in enumerate(results):
-        offers += _order_source(result, again.pop(result.source, None), order)
+        if result.status is not SourceStatus.SKIPPED:  # as if it were not there: nothing records one that was not asked
+            offers += _order_source(result, again.pop(result.source, None), order)
     for order, result in enumerate(again.values(), len(results)):
         offers += _order_source(None, result, order)
     return offers

@@ -100,29 +100,21 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
     A block that carries the record leaves the history; its other records are owed to the run.
     """
 
-    def is_forgotten(entry: PlacedEntry) -> bool:
-        return (entry.source, entry.record_id) == (event.source, event.record_id)
-
     def carries(block: PlacedBlock) -> bool:
         is_its = block.package == event.package and block.fact.placement == "append"
-        return is_its and any(e.step == block.step and is_forgotten(e) for e in state.placed)
+        return is_its and any(e.step == block.step and _is_forgotten(e, event) for e in state.placed)
 
     blocks, gone = state.blocks.drop(carries)
     before = state
     state = replace(
         state,
         blocks=blocks.replace(event.package, event.replacement),
-        placed=tuple(e for e in state.placed if not (is_forgotten(e) and any(e.step == b.step for b in gone))),
+        placed=tuple(e for e in state.placed if not (_is_forgotten(e, event) and any(e.step == b.step for b in gone))),
         redacted_packages=(*state.redacted_packages, event.package)[-REMEMBERED_REDACTIONS:],
         redactions=(*state.redactions, (event.package, event.source, event.record_id))[-REMEMBERED_REDACTIONS:],
     )
     state = owe_entries(state, gone)
-    owed = (
-        replace(o, package=event.replacement) if o.package == event.package else o
-        for o in state.owed
-        if not is_forgotten(o.entry)
-    )
-    state = replace(state, owed=tuple(owed), last=_redact_last(state.last, event))
+    state = replace(state, owed=_redact_owed(state.owed, event), last=_redact_last(state.last, event))
     for block in gone:
         state = break_prefix(state, "redacted", block.position)
     last = before.last
@@ -130,10 +122,22 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
     return replace(state, redaction_due=state.redaction_due or bool(gone) or reopens)
 
 
+def _is_forgotten(entry: PlacedEntry, event: PackageRedacted) -> bool:
+    return (entry.source, entry.record_id) == (event.source, event.record_id)
+
+
+def _redact_owed(owed: Iterable[OwedEntry], event: PackageRedacted) -> tuple[OwedEntry, ...]:
+    kept = (item for item in owed if not _is_forgotten(item.entry, event))
+    return tuple(replace(o, package=event.replacement) if o.package == event.package else o for o in kept)
+
+
 def _redact_last(last: LastStep | None, event: PackageRedacted) -> LastStep | None:
-    if last is None or last.package != event.package:
+    if last is None:
+        return None
+    last = replace(last, owed=_redact_owed(last.owed, event))
+    if last.package != event.package:
         return last
-    entries = tuple(e for e in last.entries if (e.source, e.record_id) != (event.source, event.record_id))
+    entries = tuple(e for e in last.entries if not _is_forgotten(e, event))
     return replace(
         last,
         package=event.replacement,

@@ -15,7 +15,7 @@ from contextbus.core.owed import owe_entries, redact_package, still_owed
 from contextbus.core.placed_blocks import PlacedBlock
 from contextbus.core.prefix import break_prefix, stale_ranges
 from contextbus.core.prepared import prepared_options
-from contextbus.core.run_state import CallStatus, CommandFact, LastStep, LoadedSkill, OwedEntry, RunState
+from contextbus.core.run_state import CallStatus, CommandFact, LastStep, LoadedSkill, OwedEntry, PlacedCall, RunState
 from contextbus.core.skill_loads import body_record
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
@@ -139,7 +139,7 @@ def keep_messages(state: RunState, keep: int) -> RunState:
         system_count=min(state.system_count, keep),
         blocks=blocks,
         stale_thinking=tuple((start, min(end, keep)) for start, end in state.stale_thinking if start < keep),
-        skill_calls=tuple(pending for pending in state.skill_calls if pending[1] < keep),
+        skill_calls=_keep_calls(state.skill_calls, keep),
         skills=tuple(s for s in state.skills if s.position < keep),
     )
     state = owe_entries(state, gone)
@@ -155,22 +155,37 @@ def append_messages(state: RunState, event: MessagesAppended) -> RunState:
     for index, fact in enumerate(event.messages, event.start):
         if fact.role == "system" and system_count == index:
             system_count += 1
-        if fact.role == "assistant":  # what it did not answer by now stays unanswered; ids may be used again
-            calls = tuple((call, index) for call in fact.skill_calls)
+        if fact.role == "assistant":  # what is not answered by now stays unanswered; ids may be used again
+            calls = (*_close_calls(calls, index), *(PlacedCall(call, index) for call in fact.skill_calls))
         if fact.succeeded and calls:
-            loaded = tuple(call.skill for call, _ in calls if call.call in fact.succeeded)
+            open_ = (placed.call for placed in calls if placed.closed is None)
+            loaded = tuple(call.skill for call in open_ if call.call in fact.succeeded)
             skills = _load_skills(skills, loaded, index)
-            calls = tuple(pending for pending in calls if pending[0].call not in fact.succeeded)
     entries = (Entry(fact.digest, fact.eighteenths) for fact in event.messages)
     history = state.history.extend(entries)
     return msgspec.structs.replace(state, history=history, system_count=system_count, skill_calls=calls, skills=skills)
 
 
-def _load_skills(skills: tuple[LoadedSkill, ...], loaded: tuple[str, ...], index: int) -> tuple[LoadedSkill, ...]:
-    """The loaded skills with more: one that was loaded before stays loaded by its first result, and is asked again."""
+def _close_calls(calls: tuple[PlacedCall, ...], position: int) -> tuple[PlacedCall, ...]:
+    if not calls or calls[-1].closed is not None:
+        return calls
+    return tuple(msgspec.structs.replace(c, closed=position) if c.closed is None else c for c in calls)
+
+
+def _keep_calls(calls: tuple[PlacedCall, ...], keep: int) -> tuple[PlacedCall, ...]:
+    """The calls in the first ``keep`` messages; those that a message behind them closed are open again."""
+    return tuple(
+        msgspec.structs.replace(c, closed=None) if c.closed is not None and c.closed >= keep else c
+        for c in calls
+        if c.position < keep
+    )
+
+
+def _load_skills(skills: tuple[LoadedSkill, ...], loaded: tuple[str, ...], position: int) -> tuple[LoadedSkill, ...]:
+    """The loaded skills with further ones; one that is loaded again stays loaded as long as its first result stands."""
     first = {s.skill: s.position for s in skills}
-    kept = tuple(s for s in skills if s.skill not in loaded)
-    return kept + tuple(LoadedSkill(skill, first.get(skill, index)) for skill in dict.fromkeys(loaded))
+    others = tuple(s for s in skills if s.skill not in loaded)
+    return others + tuple(LoadedSkill(skill, first.get(skill, position)) for skill in dict.fromkeys(loaded))
 
 
 def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str, command: str) -> RunState:
@@ -253,20 +268,27 @@ def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
     state = _calibrate(state, last, usage)
     settled = msgspec.structs.replace(last, status="succeeded")
     state = msgspec.structs.replace(state, last=settled)
-    if last.count > state.history.count:
-        return state
+    owed = tuple(_wait(o) if o in last.owed else o for o in state.owed)
+    returned = tuple(OwedEntry(entry, last.package) for entry in last.entries if last.block is not None)
+    if state.broken_at is not None and not _has_messages(state, last):
+        # what its request ended with was rewritten before the outcome was told: its block left with it (D.F.14)
+        return msgspec.structs.replace(state, owed=still_owed((*owed, *returned), state.placed))
     # the text that a forget took does not join the history (D.J.4, D.J.6)
     block = None if last.block_forgotten else last.block
     facts = last.tail if block is None else (block, *last.tail)
     blocks = (PlacedBlock(step, last.pass_, last.count, fact, last.package) for fact in facts)
     placed = state.placed + (last.entries if block is not None else ())
-    owed = tuple(_wait(o) if o in last.owed else o for o in state.owed)
     if block is None and last.block is not None:
-        owed += tuple(OwedEntry(entry, last.package) for entry in last.entries)
+        owed += returned
         state = break_prefix(state, "redacted", last.count)
     return msgspec.structs.replace(
         state, blocks=state.blocks.add(*blocks), placed=placed, owed=still_owed(owed, placed)
     )
+
+
+def _has_messages(state: RunState, last: LastStep) -> bool:
+    """Whether the history still begins with the messages that a step was compiled for."""
+    return last.count <= state.history.count and state.history.keep(last.count).chain == last.chain
 
 
 def _wait(owed: OwedEntry) -> OwedEntry:

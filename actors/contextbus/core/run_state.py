@@ -43,8 +43,16 @@ class OwedEntry(msgspec.Struct, frozen=True):
     waits: bool = False
 
 
+class PlacedCall(msgspec.Struct, frozen=True):
+    """A call of ``load_skill`` in the source messages; the assistant's next message ``closed`` it (D.K.26)."""
+
+    call: SkillCall
+    position: int
+    closed: int | None = None
+
+
 class LoadedSkill(msgspec.Struct, frozen=True):
-    """A skill that the model loaded: its result stands at ``position`` in the source messages (D.K.26).
+    """A skill that the model loaded: its first result stands at ``position`` in the source messages (D.K.26).
 
     ``absent`` tells that its sources answered and have no such body.
     """
@@ -92,11 +100,11 @@ class RunState(msgspec.Struct, frozen=True):
     ``broken_prefix`` is set once the history that the last request began with was changed (D.F.22), ``broken_at`` is
     the number of source messages before the first change.  ``stale_thinking`` are ranges of source messages whose
     thinking was written behind other bytes (D.F.20).  ``refused_task`` is the active task for which a pass limit was
-    already reported (D.G.11).  ``redaction_due`` makes the next step retrieve (D.J.1), ``redactions`` are the
-    newest forgets as (package, source, record id).  ``skill_calls`` are calls of
-    ``load_skill`` without a result yet, each with its place in the source messages.  ``memory_sequence`` is the newest
-    state of the working memory that a step was of: no later step is of an older one.  ``unaccounted`` tells that a
-    failed step held usage of which no step warned yet (D.L.3).
+    already reported (D.G.11).  ``redaction_due`` makes the next step retrieve (D.J.1), ``redactions`` are the newest
+    forgets as (package, source, record id).  ``skill_calls`` are the calls of ``load_skill``: results answer those that
+    are not closed, also once the host rewrote what came behind them.  ``memory_sequence`` is the newest state of the
+    working memory that a step was of: no later step is of an older one.  ``unaccounted`` tells that a failed step held
+    usage of which no step warned yet (D.L.3).
     """
 
     run: str
@@ -110,7 +118,7 @@ class RunState(msgspec.Struct, frozen=True):
     blocks: PlacedBlocks = PlacedBlocks()
     placed: tuple[PlacedEntry, ...] = ()
     owed: tuple[OwedEntry, ...] = ()
-    skill_calls: tuple[tuple[SkillCall, int], ...] = ()
+    skill_calls: tuple[PlacedCall, ...] = ()
     skills: tuple[LoadedSkill, ...] = ()
     last: LastStep | None = None
     broken_prefix: CachePrefixCause | None = None

@@ -1,0 +1,302 @@
+"""A plain model of a run's rules, in lists and dicts: what the log must say of a command, step by step.
+
+It is written from the rules and shares no code with the engine but digests and weights of messages.  Commits come in
+log order; what sources offered is a fact that it reads, everything else it works out by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from contextbus.core.history import digest_message
+from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
+from contextbus_protocol.digests import EMPTY_CHAIN, extend_chain
+
+BOUND_IDS = ("claude-fable-5-1", "claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5")
+Key = tuple[str, str]
+
+
+@dataclass
+class Record:
+    """A record as a package placed it."""
+
+    source: str
+    record_id: str
+    revision: int | None
+    digest: str
+    mandatory: bool
+    step: int
+    package: str
+
+    @property
+    def key(self) -> Key:
+        """What makes it the same record in another revision."""
+        return self.source, self.record_id
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """The newest placement has the greatest."""
+        return (-1 if self.revision is None else self.revision, self.step)
+
+
+@dataclass
+class Owed:
+    """A record whose block left (D.H.5)."""
+
+    record: Record
+    waits: bool = False
+
+
+@dataclass
+class Block:
+    """A block that stands behind the first ``position`` source messages."""
+
+    step: int
+    position: int
+    placement: str
+    digest: str
+    weight: int
+    package: str
+    records: list[Record] = field(default_factory=list[Record])
+
+
+@dataclass
+class Last:
+    """The newest step: what its request was, and what becomes of it."""
+
+    step: int
+    package: str
+    model: tuple[str, str]
+    tools: str | None
+    messages: list[str]
+    system: list[str]
+    prefix: list[str]
+    request: list[str]
+    blocks: list[Block]
+    records: list[Record]
+    owed: list[Owed]
+    estimated: int
+    options: Any
+    status: str = "open"
+    redacted: bool = False
+
+    @property
+    def append(self) -> Block | None:
+        """Its append block."""
+        return next((b for b in self.blocks if b.placement == "append"), None)
+
+
+@dataclass
+class Memory:
+    """The working memory after one commit, as far as the model looks at it."""
+
+    revision: int
+    goal: str
+    task: str | None
+    titles: dict[str, str]
+    notes: list[str]
+
+
+class Model:
+    """The run."""
+
+    def __init__(self, weigh: Callable[[ChatMessage], int]) -> None:
+        self.weigh = weigh
+        self.factor = 10_000
+        self.calibrates = False
+        self.messages: list[ChatMessage] = []
+        self.blocks: list[Block] = []
+        self.owed: dict[Key, Owed] = {}
+        self.last: Last | None = None
+        self.passes = 0
+        self.last_refresh = 0
+        self.task_at_refresh: str | None = None
+        self.limit_reported: list[str | None] = []
+        self.requested = False
+        self.redaction_due = False
+        self.touched = False
+        self.redaction_hit = False
+        self.forgotten: set[Key] = set()
+        self.absent: set[str] = set()
+        self.written: dict[str, tuple[tuple[str, str], str | None, list[str]]] = {}
+        self.memories: dict[int, Memory] = {}
+        self.memory_used = 0
+
+    # -- the request
+
+    @property
+    def digests(self) -> list[str]:
+        """The source messages."""
+        return [digest_message(m) for m in self.messages]
+
+    def flat(self) -> list[str]:
+        """The request history: messages and blocks at their places."""
+        items: list[str] = []
+        for position in range(len(self.messages) + 1):
+            items += [b.digest for b in self.blocks if b.position == position]
+            if position < len(self.messages):
+                items.append(digest_message(self.messages[position]))
+        return items
+
+    def system(self) -> list[str]:
+        """The system messages that the history begins with."""
+        roles = [m.role for m in self.messages] + ["none"]
+        return self.digests[: next(place for place, role in enumerate(roles) if role != "system")]
+
+    def weight(self) -> int:
+        """Eighteenths of a token of all of it."""
+        return sum(self.weigh(m) for m in self.messages) + sum(b.weight for b in self.blocks)
+
+    def tokens(self, weight: int) -> int:
+        """Tokens of a weight (D.M.4)."""
+        exact = Fraction(weight * self.factor, 18 * 10_000)
+        return -(-exact.numerator // exact.denominator)
+
+    def blocks_chain(self) -> str:
+        """The chain digest that an answer names; empty without blocks."""
+        chain = ""
+        for block in self.blocks:
+            chain = extend_chain(chain or EMPTY_CHAIN, f"{block.position}:{block.digest}")
+        return chain
+
+    def standing(self) -> list[Record]:
+        """The records that stand in the history."""
+        return [r for b in self.blocks for r in b.records]
+
+    # -- history
+
+    def cut(self, keep: int) -> None:
+        """The host handed over another history (D.F.14, D.F.19, D.H.5)."""
+        if keep >= len(self.messages):
+            return
+        if self.last is not None and keep < len(self.last.messages):
+            self.touched = True
+        unloaded = {skill for skill, position in self.loaded() if position >= keep}
+        del self.messages[keep:]
+        self.leave([b for b in self.blocks if b.position > keep])
+        self.absent &= {skill for skill, _ in self.loaded()}
+        for skill in unloaded - {skill for skill, _ in self.loaded()}:
+            self.owed.pop(("skills", f"{skill}/body"), None)
+
+    def add(self, messages: list[ChatMessage]) -> None:
+        """Further messages; a skill that is loaded again is asked for again (D.K.26)."""
+        before = dict(self.loaded())
+        self.messages += messages
+        again = {skill for skill, place in self.loaded() if before.get(skill) != place}
+        self.absent -= again
+
+    def leave(self, gone: list[Block]) -> None:
+        """Blocks leave the history: their records are owed (D.H.5)."""
+        self.blocks = [b for b in self.blocks if b not in gone]
+        self.owe([Owed(r) for b in gone if b.placement == "append" for r in b.records])
+
+    def owe(self, more: list[Owed]) -> None:
+        """The newest placement of each is owed, unless the history has it or a newer one (D.H.9)."""
+        for item in more:
+            known = self.owed.get(item.record.key)
+            if known is None or item.record.age >= known.record.age:
+                self.owed[item.record.key] = item
+        for record in self.standing():
+            known = self.owed.get(record.key)
+            if known is not None and record.age >= known.record.age:
+                del self.owed[record.key]
+
+    def loaded(self) -> list[tuple[str, int]]:
+        """The skills that the model loaded, each with the place of its newest result (D.K.26)."""
+        found: dict[str, int] = {}
+        asked: dict[str, list[str]] = {}
+        for place, message in enumerate(self.messages):
+            if message.role == "assistant":
+                asked = {}
+            for part in message.content:
+                if isinstance(part, ToolCall) and part.name == "load_skill":
+                    asked.setdefault(part.id, []).append(part.arguments.split('"')[3])
+                elif isinstance(part, ToolResult) and part.name == "load_skill" and not part.error:
+                    for skill in asked.get(part.id, []):
+                        found[skill] = place
+        return list(found.items())
+
+    def user_text(self) -> str:
+        """The latest user text (D.G.17)."""
+        for message in reversed(self.messages):
+            if message.role == "user" and any(not isinstance(p, ToolResult) for p in message.content):
+                return "\n".join(p.text for p in message.content if isinstance(p, Text) and p.text)
+        return ""
+
+    # -- refresh
+
+    def due(self, step: int, task: str | None, *, asked: bool, min_steps: int) -> str | None:
+        """Why a refresh is due, the first reason that applies (D.G.5, D.G.6, D.G.11, D.G.15)."""
+        if self.redaction_due:
+            return "redacted"
+        if self.passes == 0 and not self.limit_reported:
+            return "initial"
+        if asked or self.requested:
+            return "host-request"
+        changed = task != self.task_at_refresh and task not in self.limit_reported
+        return "task-change" if changed and step - self.last_refresh >= min_steps else None
+
+    # -- what came of steps
+
+    def succeed(self, reported: int) -> None:
+        """The call of a step succeeded: its blocks join the history, or leave with what it saw (D.F.2, D.F.13)."""
+        last = self.last
+        assert last is not None
+        assert last.status == "open"
+        last.status = "succeeded"
+        if self.calibrates and reported > 0 and last.estimated > 0:
+            learned = self.factor * (Fraction(7, 10) + Fraction(3, 10) * Fraction(reported, last.estimated))
+            self.factor = max(5_000, min(20_000, round(learned)))
+        for item in last.owed:
+            if self.owed.get(item.record.key) is item and not item.record.mandatory:
+                item.waits = True
+        if self.digests[: len(last.messages)] == last.messages:
+            self.blocks += last.blocks
+            self.owe([])
+        else:
+            self.owe([Owed(r) for b in last.blocks for r in b.records])
+
+    def fail(self, status: str) -> None:
+        """The call failed: it leaves no placement (D.F.13)."""
+        assert self.last is not None
+        assert self.last.status == "open"
+        self.last.status = status
+        if self.last.append is not None:
+            self.touched = True
+
+    def redact(self, package: str, replacement: str, key: Key) -> None:
+        """A forget took a record out of a package (D.J.4-D.J.6)."""
+        self.forgotten.add(key)
+        gone = [b for b in self.blocks if b.package == package and any(r.key == key for r in b.records)]
+        last = self.last
+        for block in [*self.blocks, *(last.blocks if last is not None else [])]:
+            if block.package == package:
+                block.package = replacement
+        for block in gone:
+            block.records = [r for r in block.records if r.key != key]
+        everything = [*self.standing(), *(o.record for o in self.owed.values())]
+        everything += [r for b in (last.blocks if last is not None else []) for r in b.records]
+        for record in everything:
+            if record.package == package:
+                record.package = replacement
+        self.owed.pop(key, None)
+        self.leave(gone)
+        if gone:
+            self.touched = self.redaction_hit = True
+        if last is not None and last.package == replacement:
+            raise AssertionError("a replacement is redacted as the package that it replaces")
+        if last is not None and last.package == package:
+            last.package, last.redacted = replacement, True
+            for block in last.blocks:
+                block.records = [r for r in block.records if r.key != key]
+            self.redaction_due = self.redaction_due or last.status == "open"
+            self.touched = True
+        self.redaction_due = self.redaction_due or bool(gone)
+
+
+def is_bound(model_id: str, provider: str) -> bool:
+    """Whether a model binds its thinking to the prefix (D.F.8)."""
+    return provider == "anthropic" and model_id.startswith(BOUND_IDS)

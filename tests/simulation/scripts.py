@@ -1,0 +1,158 @@
+"""What simulated clients say and ask for, drawn from a client's own generator."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from contextbus.core.skill_loads import BODY_SUFFIX, LOAD_SKILL
+from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName
+from contextbus_protocol.chat import ChatMessage, Reasoning, ToolCall, ToolResult, assistant, user
+from contextbus_protocol.chat import Text as TextPart
+from contextbus_protocol.values import EstimatorSpec, Model, RefreshOptions, Scope, StepOptions, Usage
+from contextbus_protocol.working_memory import (
+    AddHypothesis,
+    AddObservation,
+    AnyOperation,
+    SetActiveTask,
+    SetGoal,
+    Task,
+    TaskList,
+    TasksInput,
+)
+from tests.simulation.sources import SKILLS, SOURCES
+
+MODEL: Final = Model("anthropic", "claude-opus-4-6", 20_000, 2_000)
+BOUND: Final = Model("anthropic", "claude-opus-5-5", 20_000, 2_000)
+SMALL: Final = Model("anthropic", "claude-opus-4-6", 4_000, 3_900)
+CALIBRATES: Final = "run-1"
+"""The run whose estimator learns from reported usage."""
+LOADED: Final = (*SKILLS, "absent")
+REFRESH: Final = RefreshOptions(min_steps=2, max_passes=30, candidates_per_source=6)
+
+
+def text_of(chance: random.Random, name: str, number: int) -> str:
+    """A text that nobody else says."""
+    return f"{name} says {number} " + "something " * chance.randrange(6)
+
+
+def messages_of(chance: random.Random, name: str, number: int) -> tuple[ChatMessage, ...]:
+    """What comes before a step: nothing, a user's message, blanks, a tool's result, a loaded skill."""
+    draw = chance.random()
+    if draw < 0.15:
+        return ()
+    if draw < 0.65:
+        return (user(text_of(chance, name, number)),)
+    if draw < 0.7:
+        return (user("   "),)
+    call = f"{name}-{number}"
+    if draw < 0.85:
+        return look(call, text_of(chance, name, number))
+    return load_skill(call, chance.choice(LOADED), failed=chance.random() < 0.2)
+
+
+def look(call: str, text: str) -> tuple[ChatMessage, ...]:
+    """The model calls a tool."""
+    result = ToolResult(id=call, content=(TextPart(text=text),))
+    return (
+        ChatMessage(role="assistant", content=(ToolCall(id=call, name="look", arguments='{"a":1}'),)),
+        ChatMessage(role="tool", content=(result,)),
+    )
+
+
+def load_skill(call: str, skill: str, *, failed: bool = False) -> tuple[ChatMessage, ...]:
+    """The model loads a skill (D.K.26)."""
+    result = ToolResult(id=call, content=(TextPart(text="done"),), name=LOAD_SKILL, error=failed)
+    asked = ToolCall(id=call, name=LOAD_SKILL, arguments=f'{{"skill":"{skill}"}}')
+    return (
+        ChatMessage(role="assistant", content=(asked,)),
+        ChatMessage(role="tool", content=(result,)),
+    )
+
+
+def answer_of(text: str) -> ChatMessage:
+    """What a model answers, its thinking before it."""
+    thinking = Reasoning(text="thinking of " + text, signature="signed")
+    return ChatMessage(role="assistant", content=(thinking, *assistant(text).content))
+
+
+def options_of(chance: random.Random, run: str) -> StepOptions:
+    """Options of a step: mostly one model, at times one that binds thinking or a tiny one, and changing tools."""
+    draw = chance.random()
+    model = MODEL if draw < 0.7 else BOUND if draw < 0.95 else SMALL
+    return StepOptions(
+        scope=Scope(user_id="ada"),
+        model=model,
+        sources=SOURCES if chance.random() < 0.95 else SOURCES[:2],
+        refresh=REFRESH,
+        estimator=EstimatorSpec(calibrate=run == CALIBRATES),
+        tools_digest=None if chance.random() < 0.9 else "sha256:" + "7" * 64,
+    )
+
+
+def usage_of(chance: random.Random) -> Usage:
+    """What a provider reports."""
+    return Usage(chance.randrange(100, 4000), 10)
+
+
+def tasks() -> TasksInput:
+    """The tasks of every run."""
+    return TasksInput(TaskList("ship", (Task("a", "Deploy billing"), Task("b", "Tell support"))), "a")
+
+
+def operation_of(chance: random.Random, text: str) -> AnyOperation:
+    """One operation of a patch."""
+    choices: tuple[AnyOperation, ...] = (
+        AddObservation(text=text),
+        AddHypothesis(text=text),
+        SetActiveTask(id=chance.choice(("a", "b", None))),
+        SetGoal(text=text),
+    )
+    return chance.choice(choices)
+
+
+def callbacks_of(chance: random.Random) -> tuple[CallbackName, ...]:
+    """The functions of the host that a step asks for: mostly none."""
+    draw = chance.random()
+    if draw < 0.7:
+        return ()
+    if draw < 0.8:
+        return ("prepare-step",)
+    return ("rewrite-query",) if draw < 0.9 else ("prepare-step", "rewrite-query")
+
+
+def answer_callback(
+    ask: AskCallback, run: str, chance: random.Random, faulty: float
+) -> list[tuple[float, CallbackAnswered]]:
+    """What a function of the host gives, each with its delay in seconds: usually one answer (D.W.4)."""
+    if ask.name == "rewrite-query":
+        text = chance.choice((f"{ask.query} again", "  ", "rewritten"))
+        answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, text=text)
+    else:
+        changed = chance.random()
+        answer = CallbackAnswered(
+            run=run,
+            token=ask.token,
+            name=ask.name,
+            messages=(user("prepared for this step"),) if changed < 0.3 else None,
+            model=BOUND if 0.2 < changed < 0.5 else None,
+            overhead_tokens=250 if 0.4 < changed < 0.7 else None,
+            tools_digest="sha256:" + "8" * 64 if 0.6 < changed < 0.8 else None,
+        )
+    delay = chance.expovariate(500)
+    if chance.random() >= faulty:
+        return [(delay, answer)]
+    failed = CallbackAnswered(run=run, token=ask.token, name=ask.name, code="error", origin_type="KeyError")
+    outcomes: list[list[tuple[float, CallbackAnswered]]] = [
+        [],
+        [(delay + ask.seconds_left * 2, answer)],
+        [(delay, answer), (delay * 2, answer)],
+        [(delay, failed)],
+        [(delay, answer), (delay * 2, failed)],
+    ]
+    return chance.choice(outcomes)
+
+
+def is_body(record_id: str) -> bool:
+    """Whether a record is the body of a skill."""
+    return record_id.endswith(BODY_SUFFIX)
