@@ -5,7 +5,7 @@ All of it is decided by what log and package store have, so that whoever reads o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -95,7 +95,7 @@ class Forgetting:
         self._counting: list[ErasedBlobs] = []
 
     @contextmanager
-    def counting(self, record_id: str) -> Iterator[ErasedBlobs]:
+    def counting(self, record_id: str) -> Generator[ErasedBlobs]:
         """Count what is erased for a record, from before its tombstone: who follows the log may settle it first."""
         counted = ErasedBlobs(record_id)
         self._counting.append(counted)
