@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.actors.bench import DOCS, NOTES, candidate, head
@@ -47,7 +49,12 @@ def test_the_open_step_is_compiled_again_under_its_number_past_all_limits(*, res
 
 def again(run: Driven) -> CompileStep:
     """The step once more, under limits that leave no room for a retrieval."""
-    made = run.next("How?", add=False, command="again")
+    return tight(run, "How?", add=False, command="again")
+
+
+def tight(run: Driven, text: str, **changes: Any) -> CompileStep:
+    """A step under limits that leave no room for a retrieval."""
+    made = run.next(text, **changes)
     assert isinstance(made, CompileStep)
     return msgspec.structs.replace(made, options=msgspec.structs.replace(made.options, refresh=TIGHT))
 
@@ -90,9 +97,11 @@ def test_with_other_messages_it_is_the_next_step_that_retrieves() -> None:
     assert (manifest.step, manifest.refresh, chosen(manifest)) == (1, "redacted", [("r2", True, "ranked")])
 
 
-@pytest.mark.rule("D.J.4", "D.J.6", "D.Y.2", "D.H.5")
+@pytest.mark.rule("D.J.1", "D.J.3", "D.J.4", "D.J.6", "D.Y.2", "D.H.5")
 @pytest.mark.parametrize("restarted", [False, True])
-def test_the_block_of_an_earlier_step_leaves_and_its_other_records_return(*, restarted: bool) -> None:
+def test_the_block_of_an_earlier_step_leaves_the_next_retrieves_and_its_other_records_return(
+    *, restarted: bool
+) -> None:
     run = compiled()
     first = run.package
     run.report()
@@ -102,23 +111,29 @@ def test_the_block_of_an_earlier_step_leaves_and_its_other_records_return(*, res
     if restarted:
         run = run.beside()
     run.asked.clear()
-    manifest = run.step("And?")
-    assert (manifest.refresh, manifest.redacted, run.asked) == ("reused", False, [])
-    assert (chosen(manifest), manifest.cache_prefix_cause) == ([("r2", True, "restored")], "redacted")
+    run.found["docs"] = (THREE,)
+    manifest = run.compiled(tight(run, "And?"))
+    assert (manifest.refresh, manifest.redacted, manifest.pass_, len(run.asked)) == ("redacted", True, 2, 1)
+    assert manifest.cache_prefix_cause == "redacted"
+    assert chosen(manifest) == [("r2", True, "restored"), ("r3", True, "ranked")]
     run.report()
-    assert ([p.record_id for p in run.fold.placed], run.fold.owed) == (["r2"], ())
-    assert chosen(run.compiled(rewritten(run, "other"))) == [("r2", True, "restored")]
+    assert (sorted(p.record_id for p in run.fold.placed), run.fold.owed) == (["r2", "r3"], ())
+    assert run.step("More?").refresh == "reused"  # served once
+    run.report()
+    again = chosen(run.compiled(rewritten(run, "other")))
+    assert again == [("r2", True, "restored"), ("r3", True, "restored")]
     assert run.verify().is_clean
 
 
-@pytest.mark.rule("D.J.4", "D.J.6")
+@pytest.mark.rule("D.J.1", "D.J.4", "D.J.6")
 def test_a_success_that_is_reported_after_the_forget_brings_no_block() -> None:
     run = compiled()
     run.redact("r1", run.package)
     run.report()
     assert (len(run.fold.blocks), [o.entry.record_id for o in run.fold.owed]) == (0, ["r2"])
     run.found["docs"] = ()
-    manifest = run.step("Next?")
+    manifest = run.compiled(tight(run, "Next?"))
+    assert (manifest.refresh, manifest.redacted, manifest.pass_) == ("redacted", True, 2)
     assert (chosen(manifest), manifest.cache_prefix_cause) == ([("r2", True, "restored")], "redacted")
     assert run.verify().is_clean
 
@@ -168,10 +183,15 @@ def test_a_forget_while_owed_records_are_placed_drops_what_was_read() -> None:
     first = run.package
     run.report()
     other = run.beside()
-    run.on_store = lambda: other.redact("r1", first)
+
+    def forget() -> None:
+        other.redact("r1", first)
+        run.found["docs"] = ()
+
+    run.on_store = forget
     manifest = run.compiled(rewritten(run, "other"))
     assert chosen(manifest) == [("r2", True, "restored")]
-    assert manifest.cache_prefix_cause == "redacted"
+    assert (manifest.refresh, manifest.redacted, manifest.cache_prefix_cause) == ("redacted", True, "redacted")
     assert run.verify().is_clean
 
 
@@ -223,6 +243,28 @@ def test_an_owed_record_that_was_forgotten_meanwhile_is_not_restored_either() ->
     run.on_scatter = lambda: erase(run, "r1", ONE.digest)
     command = msgspec.structs.replace(rewritten(run, "other", NOTES), refresh=True)
     assert chosen(run.compiled(command)) == [("r2", True, "restored"), ("r3", True, "ranked")]
+    assert run.verify().is_clean
+
+
+@pytest.mark.rule("D.J.1", "D.J.4", "D.K.24")
+@pytest.mark.parametrize("reported", [False, True])
+def test_the_retrieval_after_a_forget_places_nothing_that_a_source_with_erasures_offers_still(
+    *, reported: bool
+) -> None:
+    run = Driven()
+    run.found["memory"], run.as_of = (ONE, TWO), 0
+    run.step("How?", NOTES)
+    run.report()
+    first = run.package
+    if not reported:
+        run.step("And?", NOTES)
+    erase(run, "r1", ONE.digest)
+    run.redact("r1", first, source="memory")
+    manifest = run.step("Next?", NOTES)  # the answer is as of before the tombstone
+    assert (manifest.refresh, chosen(manifest)) == ("redacted", [("r2", True, "ranked")])
+    assert newest(run).erasures == run.erasures.last[0]
+    run.report()
+    assert [p.record_id for p in run.fold.placed] == ["r2"]
     assert run.verify().is_clean
 
 

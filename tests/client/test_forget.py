@@ -91,7 +91,8 @@ async def test_nothing_of_a_forgotten_record_is_left(tmp_path: Path) -> None:
             await bus.memories.remember(f"She likes {SECRET} tea.", scope=SCOPE)
 
         third = await run.before_model_call([user("And tomorrow?")], model=MODEL)
-        assert (third.manifest.refresh, third.manifest.cache_prefix_cause) == ("reused", "redacted")
+        manifest = third.manifest
+        assert (manifest.refresh, manifest.redacted, manifest.cache_prefix_cause) == ("redacted", True, "redacted")
         assert [(e.record_id, e.reason) for e in third.manifest.entries] == [(kept.record_id, "restored")]
         assert SECRET.encode() not in b"".join(third.payload().chunks()).lower()
         assert b"at four" in b"".join(third.payload().chunks())

@@ -63,7 +63,7 @@ async def test_the_open_step_is_compiled_again_under_its_number() -> None:
         assert [c.status for c in verdict.checks] == ["redacted", "same"]
 
 
-@pytest.mark.rule("D.J.4", "D.J.6", "D.F.22", "D.H.5", "D.W.1")
+@pytest.mark.rule("D.J.1", "D.J.4", "D.J.6", "D.F.22", "D.H.5", "D.W.1")
 async def test_blocks_leave_at_the_next_compile_and_their_other_records_return_to_every_client() -> None:
     rag = Scripted([SECRET, KEPT])
     async with bus_with(rag) as bus:
@@ -73,10 +73,12 @@ async def test_blocks_leave_at_the_next_compile_and_their_other_records_return_t
         (gone,) = await forget(bus, "r", "0")
         assert gone not in await bus.blobs(await bus.log("r"))
         rag.asked.clear()
+        rag.answer = [FRESH]
         run.append(user("So?"))
         step = await run.before_model_call(model=MODEL)
-        assert (told(step), step.manifest.refresh, rag.asked) == ([("1", "restored")], "reused", [])
-        assert step.manifest.cache_prefix_cause == "redacted"
+        assert told(step) == [("1", "restored"), ("2", "ranked")]
+        assert (step.manifest.refresh, len(rag.asked)) == ("redacted", 1)
+        assert (step.manifest.redacted, step.manifest.cache_prefix_cause) == (True, "redacted")
         assert "tea" not in text(step)
         assert text(step).count("<retrieved_context") == 1
         other = await bus.run("r", scope=SCOPE, sources=["rag"])
@@ -122,6 +124,7 @@ async def test_on_a_model_that_binds_thinking_what_was_thought_behind_the_block_
         await take(run, 1, refresh=True)
         await take(run, 2)
         await forget(bus, "r", "0")
+        rag.answer = [KEPT]
         step = await take(run, 3)
         assert (thoughts(step), hidden(step)) == (["sig-0"], 2)
         assert "tea" not in str(request(step))

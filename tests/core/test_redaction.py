@@ -16,6 +16,7 @@ from contextbus_protocol.events import CallFailed, CallSucceeded, HistoryReplace
 from contextbus_protocol.values import RefreshOptions
 
 NEW = RunState("r")
+TIGHT = RefreshOptions(min_steps=99, max_passes=1)
 replace = msgspec.structs.replace
 
 
@@ -42,19 +43,21 @@ def test_a_block_with_the_record_leaves_and_its_other_records_are_owed_from_the_
     assert state.blocks.eighteenths == 2 * 180
 
 
-@pytest.mark.rule("D.J.6", "D.Y.2", "D.H.5", "D.J.5")
-def test_the_next_step_restores_them_without_a_retrieval() -> None:
+@pytest.mark.rule("D.J.1", "D.J.3", "D.J.6", "D.Y.2", "D.H.5", "D.J.5")
+def test_the_next_step_retrieves_past_all_limits_and_restores_them() -> None:
     state = commit_to(take(take(NEW, 0, X, Y), 1, fact("z")), redact(0))
     state = commit_to(state, append(state, "again"))
-    made = plan(state)
-    assert (made.refresh.reason, made.refresh.retrieve, made.redacted) == ("reused", False, False)
-    assert made.prefix_cause == "redacted"
+    passes = state.passes
+    made = plan(state, refresh=TIGHT)
+    assert (made.refresh.reason, made.refresh.retrieve, made.redacted) == ("redacted", True, True)
+    assert (made.pass_, made.prefix_cause) == (passes + 1, "redacted")
     restored, missing = restore_results(made.restore, {"sha256:less-0": offers(Y)}, ["docs"])
     decision = decide_step(
         state, made, options=BOUND, results=(), restored=restored, snapshot=None, estimator=ESTIMATOR
     )
     assert (reasons(decision), missing) == ([("y", True, "restored")], ())
-    assert decision.manifest.cache_prefix_cause == "redacted"
+    manifest = decision.manifest
+    assert (manifest.refresh, manifest.redacted, manifest.cache_prefix_cause) == ("redacted", True, "redacted")
 
 
 @pytest.mark.rule("D.J.4")
@@ -84,8 +87,7 @@ def test_an_open_step_whose_package_was_redacted_retrieves_again_whatever_the_li
     state = commit_to(commit_to(state, placing(state, 0, X, Y)), redact(0))
     assert state.last is not None
     assert (state.last.redacted, state.last.package, state.redaction_due) == (True, "sha256:less-0", True)
-    tight = RefreshOptions(min_steps=99, max_passes=1)
-    made = plan(state, 0, refresh=tight)
+    made = plan(state, 0, refresh=TIGHT)
     assert (made.refresh.reason, made.refresh.retrieve, made.pass_, made.redacted) == ("redacted", True, 2, True)
     assert made.prefix_cause == "redacted"
     skipped = commit_to(state, placing(state, 0, redacted=True, pass_=1, options=WITH))
@@ -96,7 +98,7 @@ def test_an_open_step_whose_package_was_redacted_retrieves_again_whatever_the_li
     assert [p.record_id for p in done.placed] == ["y"]  # in place of the step's own (D.J.5)
 
 
-@pytest.mark.rule("D.J.4", "D.J.6", "D.F.20")
+@pytest.mark.rule("D.J.1", "D.J.4", "D.J.6", "D.F.20")
 def test_a_call_that_was_under_way_does_not_bring_the_record_into_the_history() -> None:
     state = commit_to(NEW, append(NEW, "a"))
     state = commit_to(state, replace(tailed(state, 0, "x", "y"), entries=(X, Y)))
@@ -107,15 +109,16 @@ def test_a_call_that_was_under_way_does_not_bring_the_record_into_the_history() 
     assert [(o.entry.record_id, o.package, o.waits) for o in state.owed] == [("y", "sha256:less-0", False)]
     assert prefix_cause(state, BOUND) == "redacted"
     assert stale_ranges(state, BOUND, 2) == ((1, 2),)
-    assert not state.redaction_due  # it is not compiled again (D.J.2)
+    assert plan(commit_to(state, append(state, "next")), refresh=TIGHT).refresh.reason == "redacted"
 
 
-@pytest.mark.rule("D.J.6", "D.F.13")
+@pytest.mark.rule("D.J.1", "D.J.6", "D.F.13")
 def test_a_block_under_way_that_does_not_carry_the_record_joins_all_the_same() -> None:
     state = commit_to(NEW, append(NEW, "a"))
     state = commit_to(commit_to(state, placing(state, 0, Y)), redact(0))
     assert state.redaction_due  # asked for once more before the report, it is compiled anew
     state = commit_to(state, CallSucceeded(step=0))
+    assert state.redaction_due  # and reported instead, the next step retrieves
     assert [(b.step, b.package) for b in state.blocks] == [(0, "sha256:less-0")]
     assert ([p.record_id for p in state.placed], state.owed) == (["y"], ())
 
@@ -130,14 +133,14 @@ def test_what_came_to_be_owed_before_a_step_was_compiled_again_did_not_compete_a
     assert [(o.entry.record_id, o.waits) for o in state.owed] == [("y", False)]
 
 
-@pytest.mark.rule("D.J.2")
+@pytest.mark.rule("D.J.1", "D.J.2")
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
-def test_a_finished_step_is_not_compiled_again(status: str) -> None:
+def test_of_a_finished_step_a_forget_asks_a_retrieval_only_if_its_block_was_in_the_history(status: str) -> None:
     state = commit_to(NEW, append(NEW, "a"))
     state = commit_to(state, placing(state, 0, X))
     outcome = CallSucceeded(step=0) if status == "succeeded" else CallFailed(step=0, status="failed")
     state = commit_to(commit_to(state, outcome), redact(0))
-    assert (state.redaction_due, len(state.blocks), state.placed, state.owed) == (False, 0, (), ())
+    assert (state.redaction_due, len(state.blocks), state.placed, state.owed) == (status == "succeeded", 0, (), ())
 
 
 def test_the_newest_redactions_are_remembered() -> None:

@@ -211,6 +211,14 @@ async def test_erasing_takes_one_message_of_one_subject(journal: Journal, tenant
     assert await write(journal, subject, b"next", sequences[0]) == 5
 
 
+async def test_of_many_who_erase_a_message_at_once_one_does_and_none_is_refused(journal: Journal, tenant: str) -> None:
+    subject = f"ctx.blob.{tenant}.r.digest"
+    for _ in range(20):
+        sequence = await write(journal, subject, b"blob", 0)
+        outcomes = await asyncio.gather(*(journal.erase(subject, sequence) for _ in range(8)))
+        assert sorted(outcomes, key=repr) == [False] * 7 + [True]
+
+
 async def test_purging_takes_what_is_under_a_subject(journal: Journal, tenant: str) -> None:
     for run in ("a", "b"):
         for part in ("run", "working-memory"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -329,6 +329,41 @@ async def test_a_forget_that_died_between_record_and_erasure_is_finished_when_it
     assert (await forget(memory, secret)).redacted == (RedactedRun("one", (1, 2)),)
     assert WRITTEN not in await runs.stored()
     assert len(runs.asked) == 1
+
+
+class Watched(MemoryJournal):
+    """A journal that has something done whenever a memory record is erased, once its tombstone stands."""
+
+    after: Callable[[], Awaitable[None]] | None = None
+
+    async def erase(self, subject: str, sequence: int) -> bool | Refused | Unanswered:
+        """Erase, then do it."""
+        outcome = await super().erase(subject, sequence)
+        if subject.startswith("ctx.memory.") and self.after is not None:
+            after, self.after = self.after, None
+            await after()
+        return outcome
+
+
+@pytest.mark.rule("D.J.7")
+async def test_what_the_follower_of_the_log_erases_between_the_tombstone_and_the_answer_is_in_the_answer() -> None:
+    journal = Watched()
+    runs = Runs(journal, "t")
+    memory = memory_source(journal, "t", redact=runs.redact)
+    secret, other = await remember(memory, SECRET), await remember(memory, "another record")
+    for number in (1, 2):
+        await runs.step("one", number, [("memory", secret), ("memory", other)])
+    await runs.step("one", 3, [("memory", secret)], committed=False)
+    journal.after = memory.follow
+    done = await forget(memory, secret)
+    assert (done.blobs, done.redacted) == (3, (RedactedRun("one", (1, 2)),))
+    # each of two at once tells what it erased itself, whichever of them settled it
+    third = await remember(memory, "a third record")
+    for number, record in ((4, other), (5, third), (6, third)):
+        await runs.step("one", number, [("memory", record)])
+    both = await asyncio.gather(forget(memory, other, "g"), forget(memory, third, "h"))
+    assert [done.blobs for done in both] == [3, 2]
+    assert (await forget(memory, secret)).blobs == 0
 
 
 @pytest.mark.rule("D.J.7")

@@ -19,7 +19,7 @@ from contextbus.sources.database import MEMORY, Database
 from contextbus_protocol.events import PackageRedacted, RecordErased
 from contextbus_protocol.subjects import encode_name
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE marks (name TEXT PRIMARY KEY, sequence INTEGER NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE erased (record_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL, at REAL NOT NULL);
@@ -34,7 +34,9 @@ CREATE TABLE citations (
 CREATE TABLE redacted (
     record_id TEXT NOT NULL, run TEXT NOT NULL, step INTEGER NOT NULL, PRIMARY KEY (record_id, run, step)
 ) WITHOUT ROWID;
-CREATE TABLE spent (run TEXT NOT NULL, reference TEXT NOT NULL, PRIMARY KEY (run, reference)) WITHOUT ROWID;
+CREATE TABLE spent (
+    run TEXT NOT NULL, reference TEXT NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (run, reference)
+) WITHOUT ROWID;
 CREATE TABLE uncommitted (
     sequence INTEGER PRIMARY KEY, run TEXT NOT NULL, reference TEXT NOT NULL, command TEXT NOT NULL,
     size INTEGER NOT NULL, at REAL NOT NULL, seen INTEGER NOT NULL DEFAULT 0
@@ -216,8 +218,10 @@ class CitationIndex:
                 (event.replacement, commit.sequence, package),
             )
         if event.replacement != event.package:
+            record = event.record_id if event.source == self._source else ""
             connection.execute(
-                "INSERT OR IGNORE INTO spent (run, reference) VALUES (?, ?)", (commit.run, event.package)
+                "INSERT OR IGNORE INTO spent (run, reference, record_id) VALUES (?, ?, ?)",
+                (commit.run, event.package, record),
             )
 
     # -- what is to be done
@@ -234,9 +238,9 @@ class CitationIndex:
             Due(run, name, erasure, step, ref, bool(placed), at) for run, name, erasure, step, ref, placed, at in rows
         )
 
-    def spent(self) -> tuple[tuple[str, str], ...]:
-        """The blobs that a redaction has replaced, as (run, reference)."""
-        return self._database.use(lambda c: tuple(c.execute("SELECT run, reference FROM spent").fetchall()))
+    def spent(self) -> tuple[tuple[str, str, str], ...]:
+        """The blobs that a redaction has replaced, as (run, reference, record id); "" for a record of another store."""
+        return self._database.use(lambda c: tuple(c.execute("SELECT run, reference, record_id FROM spent").fetchall()))
 
     def unread(self) -> tuple[Uncommitted, ...]:
         """The uncommitted blobs that nobody has looked into and that may be of a step from before a tombstone."""
@@ -247,14 +251,15 @@ class CitationIndex:
         rows = self._database.use(lambda c: c.execute(sql, (UNCOMMITTED_SECONDS,)).fetchall())
         return tuple(Uncommitted(*row) for row in rows)
 
-    def condemned(self) -> tuple[Uncommitted, ...]:
-        """The uncommitted blobs that hold a forgotten record."""
+    def condemned(self) -> tuple[tuple[Uncommitted, frozenset[str]], ...]:
+        """The uncommitted blobs that hold forgotten records, each with those records."""
         sql = (
-            "SELECT DISTINCT u.sequence, u.run, u.reference, u.command, u.size FROM erased e"
+            "SELECT u.sequence, u.run, u.reference, u.command, u.size, group_concat(e.record_id, ' ') FROM erased e"
             " JOIN named n ON n.record_id = e.record_id JOIN uncommitted u ON u.sequence = n.sequence"
-            " ORDER BY u.sequence"
+            " GROUP BY u.sequence ORDER BY u.sequence"
         )
-        return tuple(Uncommitted(*row) for row in self._database.use(lambda c: c.execute(sql).fetchall()))
+        rows = self._database.use(lambda c: c.execute(sql).fetchall())
+        return tuple((Uncommitted(*row), frozenset(names.split(" "))) for *row, names in rows)
 
     def runs_with_uncommitted(self) -> dict[str, bool]:
         """The runs that have uncommitted blobs, each with whether one may be a chunk."""

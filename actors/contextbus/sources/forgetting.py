@@ -5,7 +5,8 @@ All of it is decided by what log and package store have, so that whoever reads o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Final, TypeVar
@@ -50,6 +51,16 @@ class Redactions(msgspec.Struct, frozen=True):
     quotations: Quotations | None = None
 
 
+class ErasedBlobs:
+    """How many blobs were erased for one record while a forget of it is under way, whoever settled it meanwhile."""
+
+    __slots__ = ("count", "record_id")
+
+    def __init__(self, record_id: str) -> None:
+        self.record_id = record_id
+        self.count = 0
+
+
 class Forgetting:
     """Redacts the packages that hold forgotten records of one memory store.
 
@@ -81,9 +92,20 @@ class Forgetting:
         self._packages = PackageStore(journal, tenant)
         self._feed = CitationFeed(journal, tenant, source, index, self._packages)
         self._lock: anyio.Lock | None = None
+        self._counting: list[ErasedBlobs] = []
 
-    async def settle(self, record_id: str | None = None) -> int:
-        """Redact and erase whatever holds a record that is forgotten by now; gives how many blobs were erased.
+    @contextmanager
+    def counting(self, record_id: str) -> Generator[ErasedBlobs]:
+        """Count what is erased for a record, from before its tombstone: who follows the log may settle it first."""
+        counted = ErasedBlobs(record_id)
+        self._counting.append(counted)
+        try:
+            yield counted
+        finally:
+            self._counting.remove(counted)
+
+    async def settle(self, record_id: str | None = None) -> None:
+        """Redact and erase whatever holds a record that is forgotten by now.
 
         A commit that cites a tombstone which its step had not seen is redacted here too (D.J.4).
 
@@ -99,17 +121,17 @@ class Forgetting:
         async with self._lock:
             await self._feed.catch_up()
             failed = await self._redact_due()
-            erased = await self._erase_spent()
+            await self._erase_spent()
             if await self._read_uncommitted():
                 # A step whose blob was looked at may have committed meanwhile.
                 await self._feed.catch_up()
                 failed |= await self._redact_due()
-                erased += await self._erase_spent() + await self._erase_condemned()
+                await self._erase_spent()
+                await self._erase_condemned()
             if failed and record_id is not None:
                 for one in await _in_thread(self._index.due):
                     if one.record_id == record_id and one.run in failed:
                         raise failed[one.run]
-            return erased
 
     async def report(self, record_id: str, texts: Sequence[str], erased: int) -> Redactions:
         """What became of a forgotten record: the steps that it was taken out of, and who quotes it still (D.J.7).
@@ -204,13 +226,17 @@ class Forgetting:
         )
         return recorded.sequence
 
-    async def _erase_spent(self) -> int:
-        """Erase the blobs that redactions replaced; gives how many there were."""
-        erased = 0
-        for run, reference in await _in_thread(self._index.spent):
-            erased += bool(await self._insist(partial(self._packages.erase, run, reference)))
+    async def _erase_spent(self) -> None:
+        """Erase the blobs that redactions replaced."""
+        for run, reference, record in await _in_thread(self._index.spent):
+            await self._erase(run, reference, (record,))
             await _in_thread(partial(self._index.drop_spent, run, reference))
-        return erased
+
+    async def _erase(self, run: str, reference: str, records: Container[str]) -> None:
+        """Erase a blob that holds forgotten records."""
+        if await self._insist(partial(self._packages.erase, run, reference)):
+            for counted in self._counting:
+                counted.count += counted.record_id in records
 
     # -- blobs that no commit names
 
@@ -222,12 +248,10 @@ class Forgetting:
             await _in_thread(partial(self._index.note_read, found))
         return bool(await _in_thread(self._index.condemned))
 
-    async def _erase_condemned(self) -> int:
-        erased = 0
-        for blob in await _in_thread(self._index.condemned):
-            erased += bool(await self._insist(partial(self._packages.erase, blob.run, blob.reference)))
+    async def _erase_condemned(self) -> None:
+        for blob, records in await _in_thread(self._index.condemned):
+            await self._erase(blob.run, blob.reference, records)
             await _in_thread(partial(self._index.drop_uncommitted, (blob.sequence,)))
-        return erased
 
     async def _insist(self, ask: Callable[[], Awaitable[object]]) -> object:
         """Ask the package store until it answers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final, overload
 
@@ -151,11 +152,14 @@ class MemorySource:
     async def _forget(self, request: Forget) -> Forgotten:
         """Erase a record, then all packages that hold it; answered when both are done (D.J.7)."""
         scope = self._narrow(request.scope)
-        erased = await self.store.forget(request.record_id, scope=scope, message_id=request.message_id)
-        done = Redactions()
-        if self._forgetting is not None:
-            blobs = await self._forgetting.settle(erased.record_id)
-            done = await self._forgetting.report(erased.record_id, erased.texts, blobs)
+        forget = partial(self.store.forget, request.record_id, scope=scope, message_id=request.message_id)
+        if self._forgetting is None:
+            erased, done = await forget(), Redactions()
+        else:
+            with self._forgetting.counting(request.record_id) as counted:
+                erased = await forget()
+                await self._forgetting.settle(erased.record_id)
+            done = await self._forgetting.report(erased.record_id, erased.texts, counted.count)
         return Forgotten(
             run=request.run,
             message_id=request.message_id,
