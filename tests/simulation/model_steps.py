@@ -313,7 +313,7 @@ class StepCheck:
             tools=options.tools_digest,
             messages=model.digests,
             system=model.system(),
-            prefix=self.flat + [digests[p] for p in ("append",) if p in digests],
+            prefix=self.flat + [b.digest for b in placed],  # a tail that stays is part of it (D.F.17)
             request=self.flat + own,
             blocks=placed,
             records=records,
