@@ -64,6 +64,7 @@ async def test_a_step_of_a_run_is_one_span_below_the_span_it_was_asked_in() -> N
     compile_span, agent_span = spans.get_finished_spans()
     assert compile_span.name == SPAN_NAME == "contextbus.context.compile"
     assert compile_span.parent is not None
+    assert agent_span.context is not None
     assert compile_span.parent.span_id == agent_span.context.span_id
     attributes = dict(compile_span.attributes or {})
     digest = attributes["contextbus.context.manifest_digest"]

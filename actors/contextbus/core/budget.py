@@ -71,18 +71,19 @@ def merge_refresh(overrides: RefreshOptions | Mapping[str, object] | None = None
     Raises:
         InvalidTypeError: An unknown name, or a value that is no count (D.W.6).
     """
-    if isinstance(overrides, Mapping):
+    if overrides is None:
+        return DEFAULT_CONTEXT_REFRESH
+    if isinstance(overrides, RefreshOptions):
+        options = overrides
+    else:
+        if not hasattr(overrides, "keys"):
+            raise InvalidTypeError(f"refresh must be RefreshOptions or a mapping, not {type(overrides).__name__}")
         _refuse_unknown("refresh", overrides, RefreshOptions.__struct_fields__)
         given: dict[str, Any] = dict(overrides)
         options = msgspec.structs.replace(DEFAULT_CONTEXT_REFRESH, **given)
-    else:
-        options = DEFAULT_CONTEXT_REFRESH if overrides is None else overrides
-    value: object = options
-    if not isinstance(value, RefreshOptions):
-        raise InvalidTypeError(f"refresh must be RefreshOptions or a mapping, not {type(value).__name__}")
     for name in RefreshOptions.__struct_fields__:
-        require_count(f"refresh.{name}", getattr(value, name))
-    return value
+        require_count(f"refresh.{name}", getattr(options, name))
+    return options
 
 
 def validate_budget(budget: ContextBudget) -> None:
