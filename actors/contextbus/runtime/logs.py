@@ -27,13 +27,20 @@ class LibraryLogger:
     def __init__(self, name: str) -> None:
         self._name = name
 
+    @property
+    def tells(self) -> bool:
+        """Whether anybody gets to see lines below a warning."""
+        return structlog.is_configured()
+
     def debug(self, event: str, **fields: object) -> None:
         """What helps to find a fault."""
-        self._bind().debug(event, **fields)
+        if self.tells:
+            self._bind().debug(event, **fields)
 
     def info(self, event: str, **fields: object) -> None:
         """What happened."""
-        self._bind().info(event, **fields)
+        if self.tells:
+            self._bind().info(event, **fields)
 
     def warning(self, event: str, **fields: object) -> None:
         """What somebody should look at."""

@@ -43,16 +43,17 @@ def report_compile(observer: Observer | None, manifest: ContextManifest, seconds
         manifest: The account of the compile.
         seconds: How long it took.
     """
-    counts = count_entries(manifest)
-    _log.info(
-        "step_compiled",
-        run=manifest.run_id,
-        step=manifest.step,
-        refresh=manifest.refresh,
-        selected=counts.selected,
-        excluded=counts.excluded,
-        tokens=counts.tokens,
-    )
+    if _log.tells:
+        counts = count_entries(manifest)
+        _log.info(
+            "step_compiled",
+            run=manifest.run_id,
+            step=manifest.step,
+            refresh=manifest.refresh,
+            selected=counts.selected,
+            excluded=counts.excluded,
+            tokens=counts.tokens,
+        )
     if observer is None:
         return
     try:
