@@ -21,17 +21,29 @@ from contextbus_protocol.errors import (
     InvalidRequestError,
     InvalidTypeError,
     SourceFailedError,
+    word_of,
 )
 from contextbus_protocol.events import RecordAllowed, RecordErased, SourceFact, StepFailed, UsageFact
 from contextbus_protocol.outcomes import Loaded
 from contextbus_protocol.questions import Accounting, Failed, Offered, Query
-from contextbus_protocol.values import Candidate, SourceResult, SourceSpec, SourceStatus, StepOptions
+from contextbus_protocol.values import (
+    MAX_SAFE_INTEGER,
+    Candidate,
+    SourceResult,
+    SourceSpec,
+    SourceStatus,
+    SourceUsage,
+    StepOptions,
+)
 
 NOT_TAKEN: Final = ("busy", "absent")
 """What a source's failure is called when nobody took the query."""
 
 MOST_CANDIDATES: Final = 10_000
 """The most candidates that one step takes from all its sources."""
+
+MOST_USAGES: Final = 64
+"""So many charges of one answer are recorded."""
 
 LARGEST_OFFERS: Final = 24 * 1024 * 1024
 """Bytes of JSON of all candidates of a step: they are stored with its package, which may quote all of them."""
@@ -169,10 +181,10 @@ def _result(spec: SourceSpec, message: Offered | Failed, query: Query) -> Source
             kind=spec.kind,
             status=SourceStatus.FAILED,
             required=spec.required,
-            error=message.code,
-            origin_code=message.origin_code,
-            origin_type=message.origin_type,
-            usage=message.usage,
+            error=word_of(message.code) or "error",
+            origin_code=word_of(message.origin_code),
+            origin_type=word_of(message.origin_type),
+            usage=_usage_of(message),
         )
     # An empty answer of this process is a tuple of its own, which would be stored other than one off the bus.
     result = SourceResult(
@@ -181,7 +193,7 @@ def _result(spec: SourceSpec, message: Offered | Failed, query: Query) -> Source
         SourceStatus.OK,
         message.candidates or (),
         spec.required,
-        usage=message.usage,
+        usage=_usage_of(message),
         erasures=message.erasures,
     )
     try:
@@ -190,8 +202,17 @@ def _result(spec: SourceSpec, message: Offered | Failed, query: Query) -> Source
     except ContextBusError:
         # one malformed candidate fails the source's whole answer (D.K.27)
         failed = SourceResult(spec.id, spec.kind, SourceStatus.FAILED, required=spec.required, error="malformed")
-        return replace(failed, usage=message.usage)
+        return replace(failed, usage=_usage_of(message))
     return result
+
+
+def _usage_of(message: Offered | Failed) -> tuple[SourceUsage, ...]:
+    """What the answer cost, as the log may hold it: a model's name is a word, a count is one (D.D.25, D.L.6)."""
+    return tuple(
+        SourceUsage(word_of(usage.model) or "unnamed", usage.tokens, usage.reported)
+        for usage in message.usage[:MOST_USAGES]
+        if 0 <= usage.tokens <= MAX_SAFE_INTEGER
+    )
 
 
 def is_complete(flight: Flight) -> bool:
