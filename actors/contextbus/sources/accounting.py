@@ -9,11 +9,10 @@ from contextbus.runtime.logs import get_logger
 from contextbus.sources.chunking import CHARACTERS_PER_TOKEN
 from contextbus.sources.functions import is_async
 from contextbus_protocol.errors import InvalidTypeError, LimitError, RangeError
-from contextbus_protocol.values import MAX_SAFE_INTEGER, SourceUsage
+from contextbus_protocol.values import LONGEST_MODEL, MAX_SAFE_INTEGER, SourceUsage
 
 R = TypeVar("R")
 
-LONGEST_MODEL: Final = 128
 MAX_MODELS: Final = 16
 
 Vectors = Sequence[Sequence[float]]

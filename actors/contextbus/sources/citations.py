@@ -228,10 +228,11 @@ class CitationIndex:
 
     def due(self) -> tuple[Due, ...]:
         """The packages that hold forgotten records, by run, record and step."""
+        # CROSS JOIN keeps the order of the tables: a look costs as much as was forgotten, not as much as was cited.
         sql = (
             "SELECT p.run, e.record_id, e.sequence, p.step, p.reference, c.placed, p.sequence FROM erased e"
-            " JOIN records r ON r.record_id = e.record_id JOIN citations c ON c.record = r.id"
-            " JOIN packages p ON p.id = c.package ORDER BY p.run, e.record_id, p.sequence"
+            " CROSS JOIN records r ON r.record_id = e.record_id CROSS JOIN citations c ON c.record = r.id"
+            " CROSS JOIN packages p ON p.id = c.package ORDER BY p.run, e.record_id, p.sequence"
         )
         rows = self._database.use(lambda c: c.execute(sql).fetchall())
         return tuple(
@@ -255,7 +256,7 @@ class CitationIndex:
         """The uncommitted blobs that hold forgotten records, each with those records."""
         sql = (
             "SELECT u.sequence, u.run, u.reference, u.command, u.size, group_concat(e.record_id, ' ') FROM erased e"
-            " JOIN named n ON n.record_id = e.record_id JOIN uncommitted u ON u.sequence = n.sequence"
+            " CROSS JOIN named n ON n.record_id = e.record_id CROSS JOIN uncommitted u ON u.sequence = n.sequence"
             " GROUP BY u.sequence ORDER BY u.sequence"
         )
         rows = self._database.use(lambda c: c.execute(sql).fetchall())
