@@ -86,6 +86,8 @@ class Handler:
             answer = await self._ask(query, charge)
         finally:
             self.running -= 1
+            if charge is not None:
+                charge.close()
         if charge is not None and isinstance(answer, Failed):
             return msgspec.structs.replace(answer, usage=charge.usage())  # spent all the same
         return answer
