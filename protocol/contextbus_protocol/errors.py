@@ -196,6 +196,19 @@ def word_of(code: object) -> str | None:
     return code if isinstance(code, str) and 0 < len(code) <= LONGEST_WORD and _WORD.issuperset(code) else None
 
 
+def origin_of(error: BaseException) -> tuple[str | None, str]:
+    """What may be told of a foreign exception (D.W.2): its own code, if that is a word, and the name of its class.
+
+    A class whose name is no word is called by the nearest of its bases that has one.
+    """
+    try:
+        code = word_of(getattr(error, "code", None))
+    except Exception:  # an attribute may be a property that raises
+        code = None
+    names = (word_of(cls.__name__[:LONGEST_WORD]) for cls in type(error).__mro__)
+    return code, next(name for name in names if name is not None)
+
+
 ERRORS: tuple[type[ContextBusError], ...] = (
     ContextBudgetExceededError,
     InvalidRequestError,

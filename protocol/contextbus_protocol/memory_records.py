@@ -99,7 +99,8 @@ class RedactedRun(Value, frozen=True):
 class Forgotten(Message, frozen=True, kw_only=True, tag="forgotten"):
     """A record is erased, and so are the packages that held it (memory worker to the client, D.J.7).
 
-    ``redacted`` are the steps that it was taken out of, ``blobs`` how many stored blobs this request erased.
+    ``redacted`` are the steps that it was taken out of, ``blobs`` how many stored blobs the worker that answers
+    erased for it, whoever of its tasks did; what another worker erased meanwhile is not counted.
     ``messages`` and ``items`` count the source messages and the entries of working memory that quote the record's text
     in those runs; nothing of them is touched.  They are left out where the text was gone before it could be looked for,
     as it is for a request that is repeated.

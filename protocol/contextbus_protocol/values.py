@@ -15,6 +15,8 @@ SourceKind = Literal["memory", "rag", "transcript", "skills"]
 SOURCE_KINDS: tuple[SourceKind, ...] = ("memory", "rag", "transcript", "skills")
 
 MAX_SAFE_INTEGER = 2**53 - 1
+LONGEST_MODEL = 128
+"""The most characters of the name of a model that usage is charged to; all of them are printable."""
 
 
 class Value(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

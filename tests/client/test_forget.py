@@ -11,14 +11,15 @@ from tests.client.scripted import MODEL, SCOPE, Scripted
 
 import contextbus.client as contextbus
 from contextbus.client.context_bus import ContextBus
+from contextbus.client.memories import Memories
 from contextbus.runtime.package_store import CHUNK_BYTES
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.digests import digest_bytes
-from contextbus_protocol.errors import ForbiddenError
+from contextbus_protocol.errors import ForbiddenError, InvalidRequestError, ScopeConflictError
 from contextbus_protocol.events import PackageRedacted
 from contextbus_protocol.memory_records import RedactedRun
 from contextbus_protocol.questions import Query
-from contextbus_protocol.values import Candidate, SourceSpec
+from contextbus_protocol.values import Candidate, Scope, SourceSpec
 
 pytestmark = pytest.mark.broker
 
@@ -101,6 +102,24 @@ async def test_nothing_of_a_forgotten_record_is_left(tmp_path: Path) -> None:
         assert (again.step, again.manifest.redacted) == (0, True)
         assert SECRET.encode() not in await read_all(folder)
     assert SECRET.encode() not in await read_all(folder)
+
+
+@pytest.mark.rule("D.J.4", "D.J.7", "D.K.1")
+async def test_a_session_of_the_bus_forgets_as_the_bus_does(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    async with contextbus.open(data=folder) as bus:
+        session = bus.memories.session(scope=SCOPE)
+        gone = await session.remember(f"She likes {SECRET} tea.")
+        run = await bus.run("one", scope=SCOPE, sources=["memory"])
+        step = await run.before_model_call([ASKED], model=MODEL)
+        assert SECRET in step.text
+        forgotten = await session.forget(gone.record.record_id)
+        assert forgotten.redacted == (RedactedRun("one", (0,)),)
+        assert SECRET.encode() not in await read_all(folder)
+        with pytest.raises(ScopeConflictError):
+            bus.memories.session(scope=Scope())
+        with pytest.raises(InvalidRequestError, match="worker"):
+            Memories(bus.host, None).session(scope=SCOPE)
 
 
 @pytest.mark.rule("D.J.4", "D.J.7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, cast
 import anyio
 import msgspec
 import pytest
+import structlog
 from tests.sources.conftest import Ask
 from tests.sources.embedders import HashEmbedder
 
@@ -319,7 +321,7 @@ async def test_a_charge_may_be_used_from_many_threads() -> None:
 
 BAD_CHARGES: list[tuple[str, object]] = [
     *(("", 1), ("x" * 129, 1), ("a\nb", 1), (cast("str", None), 1)),
-    *(("m", True), ("m", "1"), ("m", None), ("m", 1.0)),
+    *(("m", True), ("m", "1"), ("m", None), ("m", 1.0), ("m", math.nan), ("m", math.inf)),
 ]
 
 
@@ -343,6 +345,26 @@ def test_an_amount_out_of_range_is_a_value_error() -> None:
         with pytest.raises(ValueError, match="2\\^53"):
             record()
     assert charge.usage() == (SourceUsage("m", 1),)
+
+
+@pytest.mark.rule("D.L.6")
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_what_is_charged_after_the_answer_is_logged_and_told_to_nobody(ask: Ask, *, in_thread: bool) -> None:
+    kept: list[Charge] = []
+
+    async def retrieve(_query: str, _top_k: int, *, charge: Charge | None = None) -> Rows:
+        assert charge is not None
+        charge(model="small", tokens=3)
+        kept.append(charge)
+        return []
+
+    offered = await handler(rag_source(retrieve=retrieve))(ask(accounting=PAID))
+    assert isinstance(offered, Offered)
+    late = partial(kept[0], model="small", tokens=4, reported=True)
+    with structlog.testing.capture_logs() as logged:
+        await asyncio.to_thread(late) if in_thread else late()
+    assert [(entry["event"], entry["model"], entry["tokens"]) for entry in logged] == [("charged_too_late", "small", 4)]
+    assert offered.usage == kept[0].usage() == (SourceUsage("small", 3),)
 
 
 def test_one_query_charges_few_models() -> None:

@@ -12,12 +12,13 @@ import msgspec
 import pytest
 from tests.sources.conftest import Ask
 
+from contextbus.runtime.source_calls import LocalSource
 from contextbus.sources.answers import MAX_ANSWER_BYTES, handler
 from contextbus.sources.interface import FunctionSource, candidate
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
 from contextbus_protocol.questions import Failed, Offered, Query
-from contextbus_protocol.values import Candidate, Provenance
+from contextbus_protocol.values import Candidate, Provenance, SourceSpec, SourceUsage
 
 GOOD = candidate("r", "a text", 1.0, 2, provenance=Provenance("asserted", ("host",)))
 Find = Callable[[Query], Awaitable[list[Candidate]]]
@@ -116,16 +117,49 @@ async def test_an_exception_becomes_code_and_type_without_its_text(ask: Ask) -> 
     assert seen == [error]
 
 
-async def test_a_code_that_is_a_sentence_is_not_passed_on(ask: Ask) -> None:
-    class ChattyError(RuntimeError):
-        code = "the user asked about tea"
+@pytest.mark.rule("D.W.2", "D.D.8")
+@pytest.mark.parametrize("code", ["the user asked about tea", "x" * 65, "", 7, property(lambda _self: 1 / 0)])
+async def test_a_code_or_type_that_is_no_word_is_not_passed_on(ask: Ask, code: object) -> None:
+    chatty = type("the user asked about tea", (LookupError,), {"code": code})
 
     async def find(_query: Query) -> list[Candidate]:
-        raise ChattyError
+        raise chatty
 
     answer = await handler(make(find))(ask())
     assert isinstance(answer, Failed)
-    assert answer.origin_code == "error"
+    assert (answer.code, answer.origin_code, answer.origin_type) == ("error", "error", "LookupError")
+    # a function that a host calls without a handler of ours
+    answers: asyncio.Queue[Offered | Failed] = asyncio.Queue()
+    tasks: set[asyncio.Task[object]] = set()
+    LocalSource(SourceSpec("docs", "rag"), find, 8, tasks.add).call(ask(), answers.put_nowait)
+    answer = await answers.get()
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.origin_code, answer.origin_type) == ("error", None, "LookupError")
+
+
+@pytest.mark.rule("D.W.2", "D.D.8")
+async def test_what_a_function_calls_its_failure_is_a_word_or_not_told(ask: Ask) -> None:
+    query, told = ask(), "the user asked about tea"
+    plain = Failed(run=query.run, token=query.token, source="docs", code="error")
+    offered = Offered(run=query.run, token=query.token, source="docs", kind="rag", candidates=())
+
+    async def call(result: Offered | Failed) -> Offered | Failed:
+        async def find(_query: Query) -> Offered | Failed:
+            return result
+
+        answers: asyncio.Queue[Offered | Failed] = asyncio.Queue()
+        tasks: set[asyncio.Task[object]] = set()
+        LocalSource(SourceSpec("docs", "rag"), find, 8, tasks.add).call(query, answers.put_nowait)
+        return await answers.get()
+
+    assert await call(msgspec.structs.replace(plain, code=told, origin_code=told, origin_type=told)) == plain
+    named = msgspec.structs.replace(plain, code="quota", origin_code="q-1", origin_type="QuotaError")
+    named = msgspec.structs.replace(named, usage=(SourceUsage("m", 1),))
+    assert await call(named) == named
+    for model in ("", "x" * 129, "a\nb"):
+        for result in (named, offered):
+            malformed = await call(msgspec.structs.replace(result, usage=(SourceUsage(model, 1),)))
+            assert malformed == msgspec.structs.replace(plain, code="malformed")
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), ExceptionGroup("g", [ValueError()])])

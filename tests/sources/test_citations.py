@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from asyncio import to_thread as in_thread
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.sources.steps import Runs, offer
 
 from contextbus.runtime.journal import Headings, Journal, Page, Unanswered
 from contextbus.runtime.journal_memory import MemoryJournal
-from contextbus.sources.citations import CitationIndex, open_citations
+from contextbus.sources.citations import CONDEMNED, DUE, CitationIndex, open_citations
 from contextbus.sources.citations_feed import CitationFeed
 from contextbus.sources.database import MEMORY
 from contextbus_protocol import codec, subjects
@@ -102,6 +104,22 @@ async def test_a_run_that_was_deleted_is_no_other_log(journal: Journal, tenant: 
     assert {due.run for due in await in_thread(index.due)} == {"kept", "gone"}
     await in_thread(index.drop_run, "gone")
     assert {due.run for due in await in_thread(index.due)} == {"kept"}
+
+
+async def test_what_is_to_be_done_is_looked_up_from_what_was_forgotten(tmp_path: Path) -> None:
+    journal = MemoryJournal()
+    runs, index = Runs(journal, "t"), open_citations("t", "memory", tmp_path)
+    await runs.step("run", 0, [("memory", offer(f"m-{number}", str(number))) for number in range(100)])
+    await feed(runs, index).catch_up()
+    await forget(index, *erased("m-1"), mark=1)
+    await in_thread(index.close)
+
+    def plan(sql: str) -> list[str]:
+        with closing(sqlite3.connect(next(tmp_path.glob("*.sqlite")))) as connection:
+            return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+
+    for sql in (DUE, CONDEMNED):
+        assert [step.split()[1] for step in await in_thread(plan, sql) if step.startswith("SCAN")] == ["e"]
 
 
 async def test_only_records_of_the_store_are_cited_and_placed_ones_are_known(journal: Journal, tenant: str) -> None:

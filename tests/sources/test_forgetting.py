@@ -14,11 +14,12 @@ from contextbus.runtime.journal import Journal, Refused, Unanswered
 from contextbus.runtime.journal_memory import MemoryJournal
 from contextbus.runtime.package_store import CHUNK_BYTES
 from contextbus.sources.memory import MemorySource, memory_source
+from contextbus.sources.memory_session import MemorySession, memory_session
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.chat import user
 from contextbus_protocol.commands import AppendMessages, NewMessages, Recorded, RedactPackages
 from contextbus_protocol.digests import digest_bytes
-from contextbus_protocol.errors import ConflictError, DeadlineExceededError, InternalError
+from contextbus_protocol.errors import ConflictError, DeadlineExceededError, InternalError, InvalidRequestError
 from contextbus_protocol.events import WorkingMemoryCreated, WorkingMemoryPatched
 from contextbus_protocol.memory_records import Forget, Forgotten, RedactedRun, Remember, Remembered
 from contextbus_protocol.questions import Offered
@@ -422,3 +423,62 @@ async def test_no_index_file_holds_the_text_after_a_forget(memory: MemorySource,
     assert b"citations" in left
     for word in (b"sentence", b"secret", b"only the record"):
         assert word not in left
+
+
+@pytest.mark.rule("D.J.4", "D.J.6", "D.J.7")
+async def test_a_session_with_redaction_forgets_out_of_packages_too(runs: Runs, tmp_path: Path) -> None:
+    session = memory_session(runs.journal, runs.tenant, scope=ADA, data=tmp_path, redact=runs.redact)
+    memory = memory_source(session=session)
+    for through_source in (True, False):
+        secret = await remember(memory, f"{SECRET} {through_source}")
+        await runs.step("one", 1 + through_source, [("memory", secret)], placed=[secret.record_id])
+        assert WRITTEN in await runs.stored()
+        done = await (forget(memory, secret) if through_source else session.forget(secret.record_id))
+        assert done.redacted == (RedactedRun("one", (1 + through_source,)),)
+        assert (done.revisions, done.blobs, done.messages) == (1, 1, 0)
+        assert WRITTEN not in await runs.stored()
+    await memory.aclose()
+
+
+@pytest.mark.rule("D.J.4", "D.J.7")
+async def test_without_redaction_nothing_that_packages_hold_counts_as_forgotten(runs: Runs) -> None:
+    session = memory_session(runs.journal, runs.tenant, scope=ADA)
+    sources = (
+        memory_source(session=session),
+        memory_source(session=MemorySession(session.store, ADA)),
+        memory_source(runs.journal, runs.tenant),
+    )
+    plain = await remember(sources[0], "in no package")
+    assert (await session.forget(plain.record_id)).redacted == ()
+    secrets = [await remember(memory, f"{SECRET} {number}") for number, memory in enumerate(sources)]
+    for number, secret in enumerate(secrets):
+        await runs.step("one", number, [("memory", secret)], placed=[secret.record_id])
+    for memory, secret in zip(sources, secrets, strict=True):
+        with pytest.raises(InvalidRequestError, match="redact="):
+            await forget(memory, secret)
+    last = await remember(sources[0], f"{SECRET} more")
+    await runs.step("one", 9, [("memory", last)])
+    with pytest.raises(InvalidRequestError, match="redact="):
+        await session.forget(last.record_id)
+    assert (await session.list(), runs.asked) == ((), [])
+    # a worker that redacts finishes what was begun, without being asked
+    finisher = memory_source(runs.journal, runs.tenant, redact=runs.redact)
+    await finisher.follow()
+    assert WRITTEN not in await runs.stored()
+    assert (await forget(sources[0], secrets[0])).redacted == (RedactedRun("one", (0,)),)
+    for memory in (*sources, finisher):
+        await memory.aclose()
+
+
+@pytest.mark.rule("D.J.7")
+async def test_what_another_worker_erases_is_redacted_in_the_answer_and_not_counted() -> None:
+    journal = Watched()
+    runs = Runs(journal, "t")
+    one, two = (memory_source(journal, "t", redact=runs.redact) for _ in range(2))
+    secret = await remember(one, SECRET)
+    for number in (1, 2):
+        await runs.step("one", number, [("memory", secret)])
+    journal.after = two.follow
+    done = await forget(one, secret)
+    assert (done.blobs, done.redacted) == (0, (RedactedRun("one", (1, 2)),))
+    assert WRITTEN not in await runs.stored()

@@ -184,6 +184,37 @@ def test_a_folder_has_limits_of_size_and_number(tmp_path: Path) -> None:
     catalog.close()
 
 
+def test_links_and_loops_of_links_are_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "outside", "", skill_text("Outside"))
+    folder = tmp_path / "skills"
+    write(folder, "pdf", skill_text())
+    (folder / "pdf" / "loop").symlink_to(folder, target_is_directory=True)
+    (folder / "away").symlink_to(tmp_path / "outside", target_is_directory=True)
+    for name, target in (("itself", "SKILL.md"), ("linked", str(tmp_path / "outside" / "SKILL.md"))):
+        (folder / name).mkdir()
+        (folder / name / "SKILL.md").symlink_to(target)
+    (folder / "pipe").mkdir()
+    os.mkfifo(folder / "pipe" / "SKILL.md")
+    catalog = SkillCatalog(folder)
+    assert catalog.refresh(LATER) == ()
+    assert list(catalog.skills) == ["pdf"]
+    catalog.close()
+
+
+def bomb(pattern: str) -> bytes:
+    """Front matter each of whose lines stands for ten times what the one before does."""
+    lines = ["a0: &a0 {k: v}"]
+    lines += [pattern.format(i, ",".join([f"*a{i - 1} "] * 10)) for i in range(1, 100)]
+    return "\n".join(["---", *lines, "name: a", "description: b", "---", "text"]).encode()
+
+
+@pytest.mark.parametrize("pattern", ["a{0}: &a{0} [{1}]", "a{0}: &a{0} {{<<: [{1}]}}"], ids=["aliases", "merge keys"])
+def test_front_matter_that_unfolds_without_end_costs_what_is_written(pattern: str) -> None:
+    assert parse_skill("a", bomb(pattern)).name == "a"
+    with pytest.raises(MalformedSkillError, match="name"):
+        parse_skill("a", bomb(pattern).replace(b"name: a", b"name: *a99"))
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -204,6 +235,8 @@ def test_a_folder_has_limits_of_size_and_number(tmp_path: Path) -> None:
         (b"---\nname: " + b"a" * (MAX_NAME + 1) + b"\ndescription: b\n---\ntext", "shorten"),
         (b"---\nname: a\ndescription: b\nx: " + b"y" * 20_000 + b"\n---\ntext", "line ---"),
         (b"---\nname: \xff\n---\ntext", "UTF-8"),
+        (b"---\nname: a\x00\ndescription: b\n---\ntext", "no YAML"),
+        (bytes(range(256)), "UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(data: bytes, said: str) -> None:

@@ -10,10 +10,11 @@ from contextbus.client.asking import ask_once
 from contextbus.runtime.clock import read_milliseconds
 from contextbus.runtime.host import Host
 from contextbus.sources.memory import MemorySource
+from contextbus.sources.memory_session import MemorySession
 from contextbus.sources.worker import AdminRequest
 from contextbus_protocol import subjects
 from contextbus_protocol.digests import clean_text, digest_text
-from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.errors import InvalidRequestError, InvalidTypeError
 from contextbus_protocol.memory_records import (
     AllowRecords,
     Forget,
@@ -161,6 +162,22 @@ class Memories:
         """
         request = ListRecords(**self._head(source, None), scope=scope, limit=limit)
         return await self._ask(request, RecordsListed, seconds)
+
+    def session(self, *, scope: Scope) -> MemorySession:
+        """A session of this process's memory store: it forgets as ``forget`` does, packages included (D.J.4, D.K.1).
+
+        It lives as long as the bus is open, and is not to be closed.
+
+        Args:
+            scope: whose records; at least one field is set.
+
+        Raises:
+            ScopeConflictError: the scope names nobody.
+            InvalidRequestError: the records are kept by a worker of another process.
+        """
+        if self._local is None:
+            raise InvalidRequestError("a worker of another process keeps the records: use remember, list and forget")
+        return MemorySession(self._local.store, scope, forgetting=self._local.forgetting)
 
     def _head(self, source: str, message_id: str | None) -> _Head:
         return _Head(

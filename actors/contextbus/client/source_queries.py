@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import anyio
 
 from contextbus.core.compiler_step import CompilerPlan, StepRequest
 from contextbus.core.scope import require_scope, require_within
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
-from contextbus.sources.answers import MAX_CANDIDATES, handler
+from contextbus.sources.answers import handler
 from contextbus.sources.interface import Source, check_source, scope_read
 from contextbus_protocol.errors import ErrorData, InvalidTypeError, SourceFailedError
 from contextbus_protocol.package import ContextWarning
 from contextbus_protocol.questions import Accounting, Failed, Offered, Query
 from contextbus_protocol.values import Scope, SourceKind, SourceResult, SourceSpec, SourceStatus
+
+MAX_STEPS_AT_ONCE: Final = 10_000
+"""How many queries of one source may be under way: a step has one, so that no host ever meets ``busy`` here."""
 
 Account = Callable[[str], Accounting]
 """Names who pays for a query of a source, given the source's id, with a request id of its own each time (D.L.5)."""
@@ -55,7 +59,9 @@ class CompilerSources:
         self.warnings: list[ContextWarning] = []
         self._raised: dict[str, BaseException] = {}
         self._handlers = {
-            source.id: handler(source, concurrency=MAX_CANDIDATES, on_error=self._note, on_warning=self.warnings.append)
+            source.id: handler(
+                source, concurrency=MAX_STEPS_AT_ONCE, on_error=self._note, on_warning=self.warnings.append
+            )
             for source in checked
         }
 

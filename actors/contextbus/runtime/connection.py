@@ -1,8 +1,7 @@
 """The connection to NATS: the one place that handles the hazards of the client.
 
-A connection outlives its clients.  When a client is gone, closed for good by the server, cut off,
-or deaf, a new one is built, and the subscriptions are made again.  Nothing is sent while
-disconnected: the caller is told, and decides.
+A connection outlives its clients.  When a client is gone, closed for good by the server, cut off, or deaf, a new one
+is built, and the subscriptions are made again.  Nothing is sent while disconnected: the caller is told, and decides.
 """
 
 from __future__ import annotations
@@ -111,12 +110,7 @@ class Connection:
         client.push(subject, data, reply, headers, self._buffer_bytes)
 
     async def publish(
-        self,
-        subject: str,
-        data: bytes,
-        *,
-        reply: str = "",
-        headers: Mapping[str, str] | None = None,
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         """Send a message, waiting for room in the send buffer; it can be cancelled.
 
@@ -138,8 +132,7 @@ class Connection:
     async def subscribe(self, subject: str, handler: Handler, queue: str = "") -> Subscription:
         """Call a handler for each message on a subject, from now on and over reconnects.
 
-        The handler is called in the read loop: it hands over and returns.  If it raises, that is
-        logged.
+        The handler is called in the read loop: it hands over and returns.  If it raises, that is logged.
 
         Raises:
             InvalidMessageError: The subject is malformed.

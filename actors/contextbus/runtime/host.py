@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
-import msgspec
 
 from contextbus.actors.effects import AnyEffect, Cancel, Fetch, Load, Rule, Scatter, Send, Store, Timer
 from contextbus.runtime import routes
@@ -32,22 +31,22 @@ from contextbus.runtime.outbox import Arrivals, Outbox
 from contextbus.runtime.package_store import PackageStore
 from contextbus.runtime.reply_addresses import ReplyAddresses, TakeQuestion
 from contextbus.runtime.run_states import RunState
-from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler, fits
+from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler
+from contextbus.runtime.source_questions import SourceQuestions
 from contextbus.runtime.trampoline import Actor, Trampoline
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.envelope import ReplyEncoding
 from contextbus_protocol.messages import AnyMessage
-from contextbus_protocol.questions import AskItems, Failed, Offered, Query
+from contextbus_protocol.questions import AskItems, Query
 from contextbus_protocol.values import SourceSpec
 
 CACHED_RUNS: Final = 4096
 DRAIN_SECONDS: Final = 10.0
 QUEUED_PER_RUN: Final = 1024
 
-_MOST_QUESTIONS: Final = 65_536
+_MOST_SENT: Final = 65_536
 _ABSENCE_SECONDS: Final = 2.0
-_GRACE_SECONDS: Final = 1.0
 _QUERIES: Final[frozenset[type]] = frozenset((Query,))
 
 _log = get_logger(__name__)
@@ -122,8 +121,16 @@ class Host:
         flights = Flights(self._driver, self._trampoline, self._spawn)
         self._counter = itertools.count(1)
         self._addresses = ReplyAddresses(f"{self.inbox}.client")
-        self._questions: Expiring[tuple[Actor, Query]] = Expiring(_MOST_QUESTIONS)
-        self._sent: Expiring[tuple[Send, ...]] = Expiring(_MOST_QUESTIONS)
+        self._questions = SourceQuestions(
+            tenant,
+            f"{self.inbox}.source",
+            clock=self._clock,
+            outbox=self._outbox,
+            inbound=self._inbound,
+            stats=self.stats,
+            deliver=self._deliver_answer,
+        )
+        self._sent: Expiring[tuple[Send, ...]] = Expiring(_MOST_SENT)
         self._subscriptions: list[Subscription] = []
         self._services: list[Announcement] = []
         self._inbox_subscription: Subscription | None = None
@@ -248,7 +255,7 @@ class Host:
     def _take_answer(self, frame: Frame) -> None:
         kind, _, _ = frame.subject[len(self.inbox) + 1 :].partition(".")
         if kind == "source":
-            self._take_source_answer(frame)
+            self._questions.take(frame)
         elif kind == "client":
             self._take_client_answer(frame)
         elif kind == "sent":
@@ -258,27 +265,6 @@ class Host:
             self._inbound.read(frame, partial(self._let_in, *route), _say_nothing)
         else:
             self.stats.unroutable += 1
-
-    def _take_source_answer(self, frame: Frame) -> None:
-        question = self._questions.take(frame.subject, self._clock.elapsed())
-        if question is None:
-            self.stats.late += 1
-            return
-        actor, query = question
-
-        def accept(message: AnyMessage) -> None:
-            if isinstance(message, Offered | Failed) and fits(query, message):
-                self._deliver_answer(actor, message)
-            else:
-                fail("malformed")
-
-        def fail(code: str) -> None:
-            self._deliver_answer(actor, Failed(run=query.run, token=query.token, source=query.source, code=code))
-
-        if frame.status == NOBODY_SERVES:
-            fail("absent")
-        else:
-            self._inbound.read(frame, accept, partial(fail, "malformed"))
 
     def _take_client_answer(self, frame: Frame) -> None:
         if frame.status == NOBODY_SERVES:
@@ -366,13 +352,8 @@ class Host:
             source = self._sources.get(query.source)
             if source is not None:
                 source.call(self._arrivals.age_query(query), partial(self._deliver_answer, actor))
-                continue
-            # An address for each question: so the server can say which source is absent.
-            reply = f"{self.inbox}.source.{next(self._counter)}"
-            asked = msgspec.structs.replace(query, reply_to=reply)
-            seconds = max(0.0, query.seconds_left) + _GRACE_SECONDS
-            self._questions.put(reply, (actor, asked), self._clock.elapsed(), seconds)
-            self._outbox.send(subjects.query(self.tenant, query.source), asked, reply=reply)
+            else:
+                self._questions.ask(actor, query)
 
     def _start_timer(self, actor: Actor, entry: RunState, effect: Timer) -> None:
         self._alarms.set(actor, effect.run, effect.token, effect.seconds)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from contextbus.core.candidates import CheckedCandidates
 from contextbus.runtime.logs import get_logger
 from contextbus_protocol import codec
-from contextbus_protocol.errors import ContextBusError
+from contextbus_protocol.errors import ContextBusError, origin_of, word_of
 from contextbus_protocol.questions import Failed, Offered, Query
-from contextbus_protocol.values import SOURCE_KINDS, SourceSpec
+from contextbus_protocol.values import LONGEST_MODEL, SOURCE_KINDS, SourceSpec, SourceUsage
 
 CONCURRENCY = 64
 
@@ -66,9 +68,9 @@ class LocalSource:
             return self._failed(query, "error", "CancelledError")
         error = task.exception()
         if error is not None:
-            code = getattr(error, "code", None)
-            _log.warning("source_raised", source=self.spec.id, run=query.run, error=type(error).__name__)
-            return self._failed(query, "error", type(error).__name__, code if isinstance(code, str) else None)
+            code, kind = origin_of(error)
+            _log.warning("source_raised", source=self.spec.id, run=query.run, error=kind)
+            return self._failed(query, "error", kind, code)
         result = _checked(task.result())
         if result is None or not fits(query, result):
             _log.warning(
@@ -139,7 +141,21 @@ def _checked(result: object) -> Offered | Failed | None:
         checked = codec.decode_message(codec.encode_message(result))
     except ContextBusError:
         return None
-    return checked if isinstance(checked, Offered | Failed) else None
+    if not isinstance(checked, Offered | Failed) or not all(map(_is_model, checked.usage)):
+        return None
+    if isinstance(checked, Offered):
+        return checked
+    # What a source calls its failure is a word, or is not told: content must not leak through it.
+    return msgspec.structs.replace(
+        checked,
+        code=word_of(checked.code) or "error",
+        origin_code=word_of(checked.origin_code),
+        origin_type=word_of(checked.origin_type),
+    )
+
+
+def _is_model(usage: SourceUsage) -> bool:
+    return 0 < len(usage.model) <= LONGEST_MODEL and usage.model.isprintable()
 
 
 def fits(query: Query, answer: Offered | Failed) -> bool:

@@ -9,11 +9,10 @@ from contextbus.runtime.logs import get_logger
 from contextbus.sources.chunking import CHARACTERS_PER_TOKEN
 from contextbus.sources.functions import is_async
 from contextbus_protocol.errors import InvalidTypeError, LimitError, RangeError
-from contextbus_protocol.values import MAX_SAFE_INTEGER, SourceUsage
+from contextbus_protocol.values import LONGEST_MODEL, MAX_SAFE_INTEGER, SourceUsage
 
 R = TypeVar("R")
 
-LONGEST_MODEL: Final = 128
 MAX_MODELS: Final = 16
 
 Vectors = Sequence[Sequence[float]]
@@ -50,13 +49,15 @@ class Hold:
 class Charge:
     """Records what one query spends; handed on to whatever spends it, and never across a bus (D.L.2).
 
-    One that nobody uses costs nothing (D.L.4).  It may be used from any thread.
+    One that nobody uses costs nothing (D.L.4).  It may be used from any thread.  What is recorded once the query is
+    answered is logged, and told to nobody.
     """
 
-    __slots__ = ("_holds",)
+    __slots__ = ("_holds", "_is_closed")
 
     def __init__(self) -> None:
         self._holds: list[Hold] = []
+        self._is_closed = False
 
     def __call__(self, *, model: str, tokens: int, reported: bool = False) -> None:
         """Record an amount once it is spent.
@@ -87,8 +88,16 @@ class Charge:
         known = {other.usage.model for other in self._holds}
         if model not in known and len(known) >= MAX_MODELS:
             raise LimitError(f"one query may charge {MAX_MODELS} different models; give them a common name")
-        self._holds.append(held)
+        if self._is_closed:
+            # Whoever spends is not stopped by it: a thread may go on after its query ran out of time.
+            _log.warning("charged_too_late", model=model, tokens=tokens)
+        else:
+            self._holds.append(held)
         return held
+
+    def close(self) -> None:
+        """Take no more amounts: the query is answered."""
+        self._is_closed = True
 
     @property
     def entries(self) -> int:

@@ -20,7 +20,7 @@ from contextbus.sources.accounting import Charge, unaccounted_tokens
 from contextbus.sources.functions import takes_charge
 from contextbus.sources.interface import Answer, FoundRecords, MalformedAnswerError, Source, check_source
 from contextbus_protocol.digests import digest_text
-from contextbus_protocol.errors import LONGEST_WORD, RangeError, ScopeConflictError, word_of
+from contextbus_protocol.errors import RangeError, ScopeConflictError, origin_of
 from contextbus_protocol.package import ContextWarning
 from contextbus_protocol.questions import Failed, Offered, Query
 from contextbus_protocol.values import MAX_SAFE_INTEGER, Candidate, Provenance
@@ -86,6 +86,8 @@ class Handler:
             answer = await self._ask(query, charge)
         finally:
             self.running -= 1
+            if charge is not None:
+                charge.close()
         if charge is not None and isinstance(answer, Failed):
             return msgspec.structs.replace(answer, usage=charge.usage())  # spent all the same
         return answer
@@ -156,7 +158,8 @@ class Handler:
             self._on_error(query, exc)
         if code == "malformed":
             return self._failed(query, code)
-        return self._failed(query, code, word_of(getattr(exc, "code", None)) or "error", type(exc).__name__)
+        origin_code, origin_type = origin_of(exc)
+        return self._failed(query, code, origin_code or "error", origin_type)
 
     def _failed(
         self, query: Query, code: str, origin_code: str | None = None, origin_type: str | None = None
@@ -167,7 +170,7 @@ class Handler:
             source=self.source.id,
             code=code,
             origin_code=origin_code,
-            origin_type=None if origin_type is None else origin_type[:LONGEST_WORD],
+            origin_type=origin_type,
         )
 
 

@@ -48,6 +48,18 @@ CREATE TABLE named (
 CREATE INDEX named_records ON named (record_id)
 """
 
+# CROSS JOIN keeps the order of the tables: a look costs as much as was forgotten, not as much as was cited.
+DUE: Final = """
+SELECT p.run, e.record_id, e.sequence, p.step, p.reference, c.placed, p.sequence FROM erased e
+CROSS JOIN records r ON r.record_id = e.record_id CROSS JOIN citations c ON c.record = r.id
+CROSS JOIN packages p ON p.id = c.package ORDER BY p.run, e.record_id, p.sequence
+"""
+CONDEMNED: Final = """
+SELECT u.sequence, u.run, u.reference, u.command, u.size, group_concat(e.record_id, ' ') FROM erased e
+CROSS JOIN named n ON n.record_id = e.record_id CROSS JOIN uncommitted u ON u.sequence = n.sequence
+GROUP BY u.sequence ORDER BY u.sequence
+"""
+
 
 class Cited(msgspec.Struct, frozen=True):
     """The records of the store that one package was offered, each with whether it was placed."""
@@ -228,12 +240,7 @@ class CitationIndex:
 
     def due(self) -> tuple[Due, ...]:
         """The packages that hold forgotten records, by run, record and step."""
-        sql = (
-            "SELECT p.run, e.record_id, e.sequence, p.step, p.reference, c.placed, p.sequence FROM erased e"
-            " JOIN records r ON r.record_id = e.record_id JOIN citations c ON c.record = r.id"
-            " JOIN packages p ON p.id = c.package ORDER BY p.run, e.record_id, p.sequence"
-        )
-        rows = self._database.use(lambda c: c.execute(sql).fetchall())
+        rows = self._database.use(lambda c: c.execute(DUE).fetchall())
         return tuple(
             Due(run, name, erasure, step, ref, bool(placed), at) for run, name, erasure, step, ref, placed, at in rows
         )
@@ -253,12 +260,7 @@ class CitationIndex:
 
     def condemned(self) -> tuple[tuple[Uncommitted, frozenset[str]], ...]:
         """The uncommitted blobs that hold forgotten records, each with those records."""
-        sql = (
-            "SELECT u.sequence, u.run, u.reference, u.command, u.size, group_concat(e.record_id, ' ') FROM erased e"
-            " JOIN named n ON n.record_id = e.record_id JOIN uncommitted u ON u.sequence = n.sequence"
-            " GROUP BY u.sequence ORDER BY u.sequence"
-        )
-        rows = self._database.use(lambda c: c.execute(sql).fetchall())
+        rows = self._database.use(lambda c: c.execute(CONDEMNED).fetchall())
         return tuple((Uncommitted(*row), frozenset(names.split(" "))) for *row, names in rows)
 
     def runs_with_uncommitted(self) -> dict[str, bool]:

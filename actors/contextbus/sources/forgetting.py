@@ -22,6 +22,7 @@ from contextbus.runtime.package_store import PackageStore
 from contextbus.sources import memory_log
 from contextbus.sources.citations import CitationIndex, Due
 from contextbus.sources.citations_feed import CitationFeed
+from contextbus.sources.memory_store import MemoryStore
 from contextbus.sources.quotations import Quotations, count_quotations
 from contextbus.sources.redaction import redact_output
 from contextbus.sources.uncommitted import read_uncommitted
@@ -29,8 +30,15 @@ from contextbus_protocol import subjects
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.commands import Recorded, RedactedPackage, RedactPackages
 from contextbus_protocol.digests import digest_bytes
-from contextbus_protocol.errors import ConflictError, ContextBusError, DeadlineExceededError, LimitError
-from contextbus_protocol.memory_records import RedactedRun
+from contextbus_protocol.errors import (
+    ConflictError,
+    ContextBusError,
+    DeadlineExceededError,
+    InvalidRequestError,
+    LimitError,
+)
+from contextbus_protocol.memory_records import Forgotten, RedactedRun
+from contextbus_protocol.values import Scope
 
 T = TypeVar("T")
 
@@ -52,7 +60,10 @@ class Redactions(msgspec.Struct, frozen=True):
 
 
 class ErasedBlobs:
-    """How many blobs were erased for one record while a forget of it is under way, whoever settled it meanwhile."""
+    """How many blobs one worker erased for a record while it forgets it, whichever of its tasks settled it.
+
+    What another worker erases of the record meanwhile is not counted.
+    """
 
     __slots__ = ("count", "record_id")
 
@@ -69,8 +80,11 @@ class Forgetting:
         tenant: The tenant.
         source: The id of the memory source.
         index: The citations of the store.
-        redact: Has redactions recorded in the log of a run.
+        redact: Has redactions recorded in the log of a run; without it a record that packages hold is not forgotten.
         clock: The clock that commands carry.
+
+    Attributes:
+        redacts: Whether it can have redactions recorded.
     """
 
     def __init__(
@@ -79,7 +93,7 @@ class Forgetting:
         tenant: str,
         source: str,
         index: CitationIndex,
-        redact: Redact,
+        redact: Redact | None = None,
         *,
         clock: Clock | None = None,
     ) -> None:
@@ -87,6 +101,7 @@ class Forgetting:
         self._tenant = tenant
         self._source = source
         self._index = index
+        self.redacts = redact is not None
         self._redact = redact
         self._clock: Clock = clock or SystemClock()
         self._packages = PackageStore(journal, tenant)
@@ -96,13 +111,47 @@ class Forgetting:
 
     @contextmanager
     def counting(self, record_id: str) -> Generator[ErasedBlobs]:
-        """Count what is erased for a record, from before its tombstone: who follows the log may settle it first."""
+        """Count what is erased here for a record, from before its tombstone: ``keep`` may settle it first."""
         counted = ErasedBlobs(record_id)
         self._counting.append(counted)
         try:
             yield counted
         finally:
             self._counting.remove(counted)
+
+    async def forget(
+        self, store: MemoryStore, record_id: str, *, scope: Scope, message_id: str, run: str = ""
+    ) -> Forgotten:
+        """Erase a record from its store, then every package that holds it; answered when both are done (D.J.4, D.J.7).
+
+        Args:
+            store: The store, of this tenant and source.
+            record_id: The record.
+            scope: What the record lies within.
+            message_id: The same id has one effect, whenever it is repeated.
+            run: The run of the request, which the answer carries.
+
+        Raises:
+            NotFoundError: there is no such record within the scope.
+            InvalidRequestError: packages of runs hold the record, and nothing here has them redacted.  It has left the
+                store; a worker of this source that redacts finishes the rest.
+            ContextBusError: as ``MemoryStore.forget`` and ``settle``.
+        """
+        with self.counting(record_id) as counted:
+            erased = await store.forget(record_id, scope=scope, message_id=message_id)
+            await self.settle(record_id)
+        done = await self.report(record_id, erased.texts, counted.count)
+        return Forgotten(
+            run=run,
+            message_id=message_id,
+            record_id=record_id,
+            revisions=erased.revisions,
+            sequence=erased.sequence,
+            redacted=done.runs,
+            blobs=done.blobs,
+            messages=None if done.quotations is None else done.quotations.messages,
+            items=None if done.quotations is None else done.quotations.items,
+        )
 
     async def settle(self, record_id: str | None = None) -> None:
         """Redact and erase whatever holds a record that is forgotten by now.
@@ -190,6 +239,11 @@ class Forgetting:
         if await memory_log.insist(partial(self._journal.last, subjects.log(self._tenant, run, "run"))) is None:
             await _in_thread(partial(self._index.drop_run, run))
             return 0
+        if self._redact is None:
+            raise InvalidRequestError(
+                f"packages of run {run!r} hold the record, and nothing here takes it out of them: forget it through "
+                "memories of an open bus or a memory worker, or give the source or session redact="
+            )
         key = ("redact-packages", self._tenant, self._source, [(d.record_id, d.erasure, d.package) for d in due])
         command = digest_bytes(encode_json(key)).removeprefix("sha256:")
         if command in asked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Final, overload
 
@@ -11,10 +10,10 @@ import anyio
 from contextbus.core.scope import narrow
 from contextbus.runtime.journal import Journal
 from contextbus.sources.citations import open_citations
-from contextbus.sources.forgetting import Forgetting, Redact, Redactions
+from contextbus.sources.forgetting import Forgetting, Redact
 from contextbus.sources.interface import FoundRecords, candidate, check_source, scope_read
 from contextbus.sources.memory_index import SCHEMA_VERSION, open_index
-from contextbus.sources.memory_session import MemorySession
+from contextbus.sources.memory_session import MemorySession, forgetting_of
 from contextbus.sources.memory_store import ANY_SCOPE, MemoryStore
 from contextbus.sources.worker import AdminReply, AdminRequest
 from contextbus_protocol.codec import encode_json
@@ -23,7 +22,6 @@ from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.memory_records import (
     AllowRecords,
     Forget,
-    Forgotten,
     ListRecords,
     RecordsAllowed,
     RecordsListed,
@@ -47,7 +45,8 @@ class MemorySource:
         required: Whether a step fails without it.
         keep_seconds: How often the indexes follow other processes while nobody asks.
         session: A session of the store: the source reads and is administered at its scope.
-        forgetting: Redacts the packages that hold forgotten records; without it they keep their copy.
+        forgetting: Redacts the packages that hold forgotten records; by default that of the session, or one that
+            refuses to forget what packages hold.
 
     Attributes:
         pinned_scope: The session's scope, or the store's; None if the store is pinned to nothing (D.K.5).
@@ -74,7 +73,9 @@ class MemorySource:
         options = (SCHEMA_VERSION, store.scope) if session is None else (SCHEMA_VERSION, store.scope, scope)
         self.options_digest = digest_bytes(encode_json(options))
         self._keep_seconds = keep_seconds
-        self._forgetting = forgetting
+        if forgetting is None:
+            forgetting = forgetting_of(store) if session is None else session.forgetting
+        self.forgetting = forgetting
         check_source(self)
 
     async def query(self, query: Query) -> FoundRecords:
@@ -102,13 +103,19 @@ class MemorySource:
         """Remember, forget, list or allow.
 
         Raises:
-            ContextBusError: as ``MemoryStore`` does.
+            ContextBusError: as ``MemoryStore`` and ``Forgetting.forget`` do.
         """
         match request:
             case Remember():
                 return await self._remember(request)
             case Forget():
-                return await self._forget(request)
+                return await self.forgetting.forget(
+                    self.store,
+                    request.record_id,
+                    scope=self._narrow(request.scope),
+                    message_id=request.message_id,
+                    run=request.run,
+                )
             case ListRecords():
                 limit = max(0, min(request.limit, MAX_LISTED))
                 records, sequence = await self.store.list_records(self._narrow(request.scope), limit=limit)
@@ -136,41 +143,17 @@ class MemorySource:
             DeadlineExceededError: the streams do not answer.
         """
         await self.store.catch_up()
-        if self._forgetting is not None:
-            await self._forgetting.settle()
+        if self.forgetting.redacts:
+            await self.forgetting.settle()
 
     async def aclose(self) -> None:
         """Close the store's indexes."""
         await self.store.aclose()
-        if self._forgetting is not None:
-            await self._forgetting.aclose()
+        await self.forgetting.aclose()
 
     def _narrow(self, requested: Scope) -> Scope:
         """Requests that write stay within the pinned scope, and may say more exactly whose record it is (D.K.2)."""
         return requested if self.pinned_scope is None else narrow(self.pinned_scope, requested)
-
-    async def _forget(self, request: Forget) -> Forgotten:
-        """Erase a record, then all packages that hold it; answered when both are done (D.J.7)."""
-        scope = self._narrow(request.scope)
-        forget = partial(self.store.forget, request.record_id, scope=scope, message_id=request.message_id)
-        if self._forgetting is None:
-            erased, done = await forget(), Redactions()
-        else:
-            with self._forgetting.counting(request.record_id) as counted:
-                erased = await forget()
-                await self._forgetting.settle(erased.record_id)
-            done = await self._forgetting.report(erased.record_id, erased.texts, counted.count)
-        return Forgotten(
-            run=request.run,
-            message_id=request.message_id,
-            record_id=erased.record_id,
-            revisions=erased.revisions,
-            sequence=erased.sequence,
-            redacted=done.runs,
-            blobs=done.blobs,
-            messages=None if done.quotations is None else done.quotations.messages,
-            items=None if done.quotations is None else done.quotations.items,
-        )
 
     async def _remember(self, request: Remember) -> Remembered:
         kinds = tuple(sorted({ref.kind for ref in request.source_refs})) or _HOST
@@ -230,8 +213,9 @@ def memory_source(
         id: The source's id; that of a session is its store's.
         required: Whether a step fails without it.
         scope: What the source is pinned to; requests narrow it (D.K.2).
-        redact: Has redactions recorded in the logs of runs; without it packages keep what was forgotten.
-        session: A session, instead of all of these but ``required``: the source reads at its scope.
+        redact: Has redactions recorded in the logs of runs; without it a record that packages hold is not forgotten.
+        session: A session, instead of all of these but ``required``: the source reads at its scope, and forgets as the
+            session does.
 
     Raises:
         InvalidTypeError: there is neither a session nor a journal with its tenant, or both.
@@ -239,12 +223,12 @@ def memory_source(
     if session is not None:
         given = (journal, tenant, data, redact)
         if any(one is not None for one in given) or id != DEFAULT_ID or scope != ANY_SCOPE:
-            raise InvalidTypeError("a session has its store and scope already: give session= and required= alone")
+            raise InvalidTypeError(
+                "a session has its store, scope and redact= already: give session= and required= alone"
+            )
         return MemorySource(session.store, required=required, session=session)
     if journal is None or tenant is None:
         raise InvalidTypeError("a memory source needs a journal and a tenant, or session=")
     store = MemoryStore(journal, tenant, open_index(tenant, id, data), source=id, scope=scope)
-    forgetting: Forgetting | None = None
-    if redact is not None:
-        forgetting = Forgetting(journal, tenant, id, open_citations(tenant, id, data), redact)
+    forgetting = Forgetting(journal, tenant, id, open_citations(tenant, id, data), redact)
     return MemorySource(store, required=required, forgetting=forgetting)

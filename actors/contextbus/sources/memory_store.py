@@ -95,7 +95,7 @@ class MemoryStore:
         self.tenant = tenant
         self.source = source
         self.scope = scope
-        self._journal = journal
+        self.journal = journal
         self._index = index
         self._erasures = ErasureLog(journal, tenant, source)
         self._feed = MemoryFeed(journal, tenant, source, index, self._erasures)
@@ -172,7 +172,7 @@ class MemoryStore:
                 is_new=record_id is None,
             )
             sequence = await memory_log.append(
-                self._journal,
+                self.journal,
                 subject,
                 encode_json(record),
                 expected=revisions[-1].sequence if revisions else 0,
@@ -186,10 +186,11 @@ class MemoryStore:
         raise ConflictError(f"record {target!r} changes faster than it can be written; try again")
 
     async def forget(self, record_id: str, *, scope: Scope, message_id: str) -> Erased:
-        """Erase every revision of a record, from the disk too (D.K.24).
+        """Erase every revision of a record from the store, and from the disk (D.K.24): the store's part alone.
 
-        The tombstone is committed first, so that an erasure which is interrupted is finished by whoever reads on.
-        ``forgetting`` redacts the packages that hold the record.
+        Packages of runs that hold the record keep it: use ``MemorySession.forget`` or ``Memories.forget``, which erase
+        it from them too (D.J.4).  The tombstone is committed first, so that an erasure which is interrupted is finished
+        by whoever reads on.
 
         Raises:
             ScopeConflictError: the scope names nobody, or lies outside the store's.
@@ -214,7 +215,7 @@ class MemoryStore:
             texts = tuple(dict.fromkeys((*texts, *(record.text for record in records))))
             erased = Erased(record_id, count + len(revisions), sequence, texts)
             for known in revisions:
-                await memory_log.erase(self._journal, subject, known.sequence)
+                await memory_log.erase(self.journal, subject, known.sequence)
         if erased is None:
             erased = await self._find_erased(record_id, command)
         await self.catch_up()
@@ -294,7 +295,7 @@ class MemoryStore:
 
     async def _read_revisions(self, subject: str) -> list[_Revision]:
         found: list[_Revision] = []
-        async for records in memory_log.read_all(self._journal, subject):
+        async for records in memory_log.read_all(self.journal, subject):
             found.extend(_Revision(r.sequence, r.command, decode_record(r.data)) for r in records)
         return found
 
@@ -322,7 +323,7 @@ class MemoryStore:
         try:
             await self._check_allowed(record_id, digest)
         except (ForbiddenError, NotFoundError):
-            await memory_log.erase(self._journal, subject, sequence)
+            await memory_log.erase(self.journal, subject, sequence)
             raise
 
     async def _find_erased(self, record_id: str, command: str) -> Erased:
