@@ -37,7 +37,7 @@ def test_what_is_known_of_earlier_requests_changes_nothing(
     taken = take_request(known, messages, {BLOCK}, ESTIMATOR)
     fresh = take_request(RequestHistory(), messages, {BLOCK}, ESTIMATOR)
     assert (taken.history.chain, taken.history.eighteenths) == (fresh.history.chain, fresh.history.eighteenths)
-    assert (taken.present, taken.calls, taken.skills) == (fresh.present, fresh.calls, fresh.skills)
+    assert (taken.present, taken.calls, taken.loads) == (fresh.present, fresh.calls, fresh.loads)
     assert (BLOCK in taken.present) == (MESSAGES[-1] in messages)
     assert ESTIMATOR.tokens(taken.history.eighteenths) == ESTIMATOR.estimate(messages)
 
