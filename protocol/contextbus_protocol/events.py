@@ -152,11 +152,15 @@ class UsageFact(Value, frozen=True):
 
 
 class PreparedMessages(Value, frozen=True):
-    """Messages that the host gave for one step in place of the history: number, chain digest and cost (D.D.25)."""
+    """Messages that the host gave for one step in place of the history: number, chain digest and cost (D.D.25).
+
+    ``system`` is the chain digest of the system messages that they begin with.
+    """
 
     count: int
     chain: str
     eighteenths: int
+    system: str = ""
 
 
 class PreparedFact(Value, frozen=True, kw_only=True):

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from tests.golden.journal import FOLDER, Journal, read_journal
 
+from contextbus.replay.checks import Check
 from contextbus.replay.run_log import LoggedCommit, RunLog
-from contextbus.replay.verify import Check, verify_run
+from contextbus.replay.verify import verify_run
 from contextbus.sources.interface import candidate
 from contextbus_protocol import blobs, codec, digests
 from contextbus_protocol.events import Commit, PackageRedacted, StepCompiled

@@ -13,7 +13,7 @@ from contextbus.actors.settle import snapshot_of
 from contextbus.core.owed import demand_missing, restore_results
 from contextbus.core.prefix import stale_ranges
 from contextbus.core.run_state import RunState
-from contextbus.core.step import decide_step
+from contextbus.core.step import decide_step, warn_of_usage
 from contextbus_protocol.blobs import StepOutput
 from contextbus_protocol.commands import CompileStep, OverflowStep
 from contextbus_protocol.commit_requests import Place, WorkingMemoryInput
@@ -74,8 +74,6 @@ def place_of(
             replace(snapshot, operation_ids=()),
         )
     usage = gather.usage_of(flight)
-    held = fold.unaccounted or any(not u.reported for u in usage)
-    unaccounted = held and "unaccounted-usage" not in fold.warned
     place = Place(
         run=command.run,
         head=head_of(fold, flight, tenant, inbox),
@@ -91,7 +89,7 @@ def place_of(
         demanded=demands,
         erasures=flight.erasures,
         usage=usage,
-        warnings=("unaccounted-usage",) if unaccounted else (),
+        warnings=warn_of_usage(fold, usage),
         blocks=prepared.after.blocks.chain,
         stale_thinking=stale_ranges(prepared.after, prepared.options, prepared.history.count) if plan.tail_kept else (),
     )

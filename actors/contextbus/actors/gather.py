@@ -20,17 +20,29 @@ from contextbus_protocol.errors import (
     InvalidRequestError,
     InvalidTypeError,
     SourceFailedError,
+    word_of,
 )
 from contextbus_protocol.events import RecordAllowed, RecordErased, SourceFact, StepFailed, UsageFact
 from contextbus_protocol.outcomes import Loaded
 from contextbus_protocol.questions import Accounting, Failed, Offered, Query
-from contextbus_protocol.values import Candidate, SourceResult, SourceSpec, SourceStatus, StepOptions
+from contextbus_protocol.values import (
+    MAX_SAFE_INTEGER,
+    Candidate,
+    SourceResult,
+    SourceSpec,
+    SourceStatus,
+    SourceUsage,
+    StepOptions,
+)
 
 NOT_TAKEN: Final = ("busy", "absent")
 """What a source's failure is called when nobody took the query."""
 
 MOST_CANDIDATES: Final = 10_000
 """The most candidates that one step takes from all its sources."""
+
+MOST_USAGES: Final = 64
+"""So many charges of one answer are recorded."""
 
 LARGEST_OFFERS: Final = 24 * 1024 * 1024
 """Bytes of JSON of all candidates of a step: they are stored with its package, which may quote all of them."""
@@ -164,7 +176,16 @@ def add_result(flight: Flight, message: Offered | Failed) -> Flight:
 def _result(spec: SourceSpec, message: Offered | Failed, query: Query) -> SourceResult:
     result = read_answer(spec, message, query.limit, query.records, only_records=query.only_records)
     erasures = message.erasures if isinstance(message, Offered) and result.status is SourceStatus.OK else None
-    return replace(result, usage=message.usage, erasures=erasures)
+    return replace(result, usage=_usage_of(message), erasures=erasures)
+
+
+def _usage_of(message: Offered | Failed) -> tuple[SourceUsage, ...]:
+    """What the answer cost, as the log may hold it: a model's name is a word, a count is one (D.D.25, D.L.6)."""
+    return tuple(
+        SourceUsage(word_of(usage.model) or "unnamed", usage.tokens, usage.reported)
+        for usage in message.usage[:MOST_USAGES]
+        if 0 <= usage.tokens <= MAX_SAFE_INTEGER
+    )
 
 
 def is_complete(flight: Flight) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import reduce
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, get_args
 
 import msgspec
@@ -19,6 +19,9 @@ from contextbus_protocol.package import CachePrefixCause
 from contextbus_protocol.values import StepOptions
 
 _CAUSES: Final[tuple[CachePrefixCause, ...]] = get_args(CachePrefixCause)
+MOST_RANGES: Final = 64
+"""So many ranges of stale thinking are told apart."""
+
 _WITHHELD: Final = Reasoning()
 
 replace = msgspec.structs.replace
@@ -29,9 +32,14 @@ def break_prefix(state: RunState, cause: CachePrefixCause, position: int) -> Run
     causes = (cause, state.broken_prefix)
     return replace(
         state,
-        broken_prefix=next(c for c in _CAUSES if c in causes),
+        broken_prefix=first_cause(causes),
         broken_at=position if state.broken_at is None else min(position, state.broken_at),
     )
+
+
+def first_cause(causes: Collection[CachePrefixCause | None]) -> CachePrefixCause | None:
+    """The cause that is named where several apply (D.F.22); None for none."""
+    return next((cause for cause in _CAUSES if cause in causes), None)
 
 
 def prefix_cause(
@@ -47,37 +55,47 @@ def prefix_cause(
     last = state.last
     if last is None:
         return None
+    causes: list[CachePrefixCause | None] = [state.broken_prefix]
     model, before = options.model, last.options.model
     if (before.provider, before.model_id) != (model.provider, model.model_id):
-        return "model"
+        causes.append("model")
     if last.options.tools_digest != options.tools_digest:
-        return "tools"
-    if state.broken_prefix is not None:
-        return state.broken_prefix
+        causes.append("tools")
     if last.block is not None and not state.blocks.holds_append(last.step):
         # the last request ended with a block whose call did not succeed (D.F.13), or that a forget took (D.J.6)
-        return "redacted" if last.redacted else "history"
+        causes.append("redacted" if last.redacted else "history")
     if last.tail and last.status != "succeeded":
-        return "history"  # where tails stay they are part of what is compared (D.F.17)
+        causes.append("history")  # where tails stay they are part of what is compared (D.F.17)
     given = None if last.prepared is None else last.prepared.messages
-    if messages is None and given is None:
-        return None
-    return None if _begins_as(state, last, given, messages) else "history"
+    if messages is not None or given is not None:
+        causes.append(_compare_given(state, last, given, messages))
+    return first_cause(causes)
 
 
-def _begins_as(
+def _compare_given(
     state: RunState, last: LastStep, before: PreparedMessages | None, messages: Sequence[ChatMessage] | None
-) -> bool:
-    """Whether the request begins with all of the last one but its tail, where a hook gave either of them (D.F.17)."""
+) -> CachePrefixCause | None:
+    """How the request differs from all of the last one but its tail, where a hook gave either of them (D.F.17)."""
+    own = state.history.keep(state.system_count).chain
+    now = own if messages is None else system_chain(messages)
+    then = own if before is None else before.system  # the history's own were compared as it changed
+    if now != then:
+        return "system"
     request = iter(_history_digests(state) if messages is None else map(digest_message, messages))
     if before is None:
         blocks = [*_history_digests(state, last.count, last.step)]
         if [*islice(request, len(blocks))] != blocks:
-            return False
+            return "history"
     elif reduce(extend_chain, islice(request, before.count), EMPTY_CHAIN) != before.chain:
-        return False
+        return "history"
     placed = last.tail if last.block is None else (last.block, *last.tail)
-    return all(next(request, None) == fact.digest for fact in placed)
+    return None if all(next(request, None) == fact.digest for fact in placed) else "history"
+
+
+def system_chain(messages: Iterable[ChatMessage]) -> str:
+    """The chain digest of the system messages that a list begins with."""
+    leading = takewhile(lambda message: message.role == "system", messages)
+    return reduce(extend_chain, map(digest_message, leading), EMPTY_CHAIN)
 
 
 def _history_digests(state: RunState, count: int | None = None, before: int | None = None) -> Iterator[str]:
@@ -114,7 +132,10 @@ def stale_ranges(state: RunState, options: StepOptions, count: int) -> tuple[tup
     start = min(starts)
     kept = [(first, end) for first, end in state.stale_thinking if end < start]
     joined = [first for first, end in state.stale_thinking if end >= start]
-    return (*kept, (min([start, *joined]), count))
+    ranges = (*kept, (min([start, *joined]), count))
+    if len(ranges) > MOST_RANGES:  # the oldest become one: leaving out more thinking is always taken
+        ranges = ((ranges[0][0], ranges[1][1]), *ranges[2:])
+    return ranges
 
 
 def withhold_thinking(message: ChatMessage) -> ChatMessage:

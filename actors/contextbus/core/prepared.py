@@ -9,6 +9,7 @@ import msgspec
 from contextbus.core.budget import require_count, usable_input_tokens
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message, latest_user_text
+from contextbus.core.prefix import system_chain
 from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import read_tools
 from contextbus_protocol.callbacks import CallbackAnswered
@@ -71,7 +72,7 @@ def fold_prepared(messages: Sequence[ChatMessage], estimator: Estimator) -> Prep
     chain = EMPTY_CHAIN
     for message in messages:
         chain = extend_chain(chain, digest_message(message))
-    return PreparedMessages(len(messages), chain, sum(map(estimator.message, messages)))
+    return PreparedMessages(len(messages), chain, sum(map(estimator.message, messages)), system_chain(messages))
 
 
 def prepared_user_text(state: RunState, messages: Sequence[ChatMessage]) -> str:

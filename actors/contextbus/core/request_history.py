@@ -8,6 +8,7 @@ import msgspec
 
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import SourceHistory
+from contextbus.core.prefix import first_cause
 from contextbus.core.skill_loads import skill_facts
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.compiler_state import RequestPrefix
@@ -110,15 +111,16 @@ def prefix_cause(
     """
     if prefix is None:
         return None
+    causes: list[CachePrefixCause] = []
     if prefix.model != _digest_model(model):
-        return "model"
+        causes.append("model")
     if prefix.tools != tools_digest:
-        return "tools"
+        causes.append("tools")
     if prefix.system != _system_chain(history):
-        return "system"
+        causes.append("system")
     if prefix.count > history.count or history.keep(prefix.count).chain != prefix.history:
-        return "redacted" if redacted else "history"
-    return None
+        causes.append("redacted" if redacted else "history")
+    return first_cause(causes)
 
 
 def _digest_model(model: Model) -> str:

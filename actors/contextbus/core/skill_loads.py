@@ -8,7 +8,7 @@ from typing import Final
 
 from contextbus.core import json_text
 from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
-from contextbus_protocol.digests import clean_text
+from contextbus_protocol.digests import clean_text, digest_text
 from contextbus_protocol.events import SkillCall
 from contextbus_protocol.values import PlacedEntry, SourceSpec
 
@@ -26,6 +26,7 @@ LONGEST_SKILL_ID: Final = 128
 # The event log holds ids and no texts: without blanks and this short, nothing that a model writes is a sentence.  The
 # blanks are written out, since what a release of Python takes for one may change.
 _BLANKS: Final = r"\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _SKILL_ID: Final = re.compile(rf"[^{_BLANKS}\ud800-\udfff]{{1,{LONGEST_SKILL_ID}}}")
 
 
@@ -91,10 +92,15 @@ def skill_facts(message: ChatMessage) -> tuple[tuple[SkillCall, ...], tuple[str,
             if message.role == "assistant" and part.name == LOAD_SKILL:
                 skill = json_text.read_object(part.arguments).get(SKILL_ARGUMENT)
                 if isinstance(skill, str) and is_skill_id(skill):
-                    calls = (*calls, SkillCall(clean_text(part.id), skill))
+                    calls = (*calls, SkillCall(_log_id(part.id), skill))
         elif isinstance(part, ToolResult) and part.name in (None, LOAD_SKILL) and not _is_error(part):
-            succeeded = (*succeeded, clean_text(part.id))
+            succeeded = (*succeeded, _log_id(part.id))
     return calls, succeeded
+
+
+def _log_id(call: str) -> str:
+    """The id of a call as the log holds it: one that is no short word may be a text, so its digest stands for it."""
+    return call if _CALL_ID.fullmatch(call) else digest_text(clean_text(call))
 
 
 def _is_error(result: ToolResult) -> bool:

@@ -13,7 +13,7 @@ from contextbus.core.context_input import ContextInput
 from contextbus.core.decision import decide
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import MAX_QUERY, digest_message, make_query
-from contextbus.core.prefix import prefix_cause
+from contextbus.core.prefix import first_cause, prefix_cause
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.run import append_messages, keep_messages
 from contextbus.core.run_state import OwedEntry, RunState
@@ -24,8 +24,15 @@ from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commands import NewMessages
 from contextbus_protocol.commit_requests import HistoryFact
 from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError
-from contextbus_protocol.events import HistoryReplaced, MessageFact, MessagesAppended, PreparedFact, RunStarted
-from contextbus_protocol.package import CachePrefixCause, StepDecision
+from contextbus_protocol.events import (
+    HistoryReplaced,
+    MessageFact,
+    MessagesAppended,
+    PreparedFact,
+    RunStarted,
+    UsageFact,
+)
+from contextbus_protocol.package import CachePrefixCause, StepDecision, WarningCode
 from contextbus_protocol.values import (
     EstimatorSpec,
     ParentRun,
@@ -37,7 +44,7 @@ from contextbus_protocol.values import (
 )
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
-_POLICY_RESTORING: Final = 2
+POLICY_RESTORING: Final = 2
 POLICY: Final = 2
 """The version of the rules of this folder: a commit names the one that decided it."""
 
@@ -95,6 +102,7 @@ def take_messages(
         messages = new.messages
     replaced = HistoryReplaced(keep=keep) if keep < history.count else None
     after = keep_messages(state, keep)
+    facts = keep_answers(after, facts)
     event = MessagesAppended(start=keep, messages=facts, chain=new.chain, inputs="")
     after = append_messages(after, event)
     if after.history.chain != new.chain:
@@ -115,6 +123,26 @@ def take_messages(
 def _fact_of(message: ChatMessage, estimator: Estimator) -> MessageFact:
     calls, succeeded = skill_facts(message)
     return MessageFact(digest_message(message), estimator.message(message), message.role, calls, succeeded)
+
+
+def keep_answers(state: RunState, facts: tuple[MessageFact, ...]) -> tuple[MessageFact, ...]:
+    """The facts of messages behind a run's history; of the results in them only those that a load of a skill awaits."""
+    if not any(fact.succeeded for fact in facts):
+        return facts
+    awaited = {placed.call.call for placed in state.skill_calls}
+    awaited.update(call.call for fact in facts for call in fact.skill_calls)
+    return tuple(
+        msgspec.structs.replace(fact, succeeded=tuple(call for call in fact.succeeded if call in awaited))
+        if fact.succeeded
+        else fact
+        for fact in facts
+    )
+
+
+def warn_of_usage(state: RunState, usage: Sequence[UsageFact]) -> tuple[WarningCode, ...]:
+    """``unaccounted-usage`` where a step or a failed one before it held usage, once in a run (D.L.3)."""
+    held = state.unaccounted or any(not fact.reported for fact in usage)
+    return ("unaccounted-usage",) if held and "unaccounted-usage" not in state.warned else ()
 
 
 def _known_prefix(state: RunState, keep: int, facts: tuple[MessageFact, ...]) -> int:
@@ -180,7 +208,7 @@ def plan_step(
         has_sources=bool(options.sources),
         redacted=state.redaction_due,
     )
-    returns = policy >= _POLICY_RESTORING
+    returns = policy >= POLICY_RESTORING
     return StepPlan(
         step=step,
         refresh=refresh,
@@ -230,7 +258,7 @@ def plan_overflow(
         input_tokens=input_tokens,
         used_tokens=_used_tokens(state, last.options, last.prepared, estimator),
         pass_=state.passes,
-        prefix_cause=prefix_cause(state, last.options),
+        prefix_cause=state.broken_prefix,  # the block of the overflowed request is compared once decided
         active_task_id=None if task is None else task.id,
         owed=tuple(o.entry for o in state.owed),
         tail_kept=binds_thinking(last.options.model, last.options.bound_models),
@@ -294,7 +322,25 @@ def decide_step(
         )
         unordered = {**asked, **{result.source: result for result in skipped}}
         results = tuple(unordered[s.id] for s in options.sources)
-    return decide(step_input(state, plan, options, tuple(results), tuple(restored), snapshot), estimator)
+    decision = decide(step_input(state, plan, options, tuple(results), tuple(restored), snapshot), estimator)
+    return decision if plan.phase == "compile" else _compare_block(state, decision)
+
+
+def _compare_block(state: RunState, decision: StepDecision) -> StepDecision:
+    """A step compiled again, with the prefix as it is if its block is that of the overflowed request (D.F.15)."""
+    manifest, last = decision.manifest, state.last
+    chosen = [
+        (e.source, e.record_id, e.revision, e.digest)
+        for e in manifest.entries
+        if e.selected and e.kind != "working-memory"
+    ]
+    sent = [] if last is None else [(e.source, e.record_id, e.revision, e.digest) for e in last.entries]
+    tail_differs = manifest.placement.tail_kept and last is not None and bool(last.tail)
+    if not sent or (chosen == sent and not tail_differs):
+        return decision
+    cause = first_cause((manifest.cache_prefix_cause, "history"))
+    changed = msgspec.structs.replace(manifest, cache_prefix_changed=True, cache_prefix_cause=cause)
+    return msgspec.structs.replace(decision, manifest=changed)
 
 
 def step_input(

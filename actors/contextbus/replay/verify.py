@@ -5,13 +5,12 @@ Nothing but the log and the blobs is read: no source, no tokenizer, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from contextbus.actors.step_event import compile_event
-from contextbus.core.estimate import Estimator, make_estimator, recorded_estimator
+from contextbus.core.estimate import MESSAGE_EIGHTEENTHS, Estimator, make_estimator, recorded_estimator
 from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.owed import demand_missing, restore_results
@@ -19,16 +18,29 @@ from contextbus.core.placement import place
 from contextbus.core.prepared import digest_tools, fold_prepared, prepared_options, prepared_user_text
 from contextbus.core.run import ChainBrokenError, fold_commit, fold_event
 from contextbus.core.run_state import RunState
-from contextbus.core.step import POLICIES, counter_of, decide_step, plan_overflow, plan_step
+from contextbus.core.skill_loads import skill_facts
+from contextbus.core.step import (
+    POLICIES,
+    POLICY_RESTORING,
+    counter_of,
+    decide_step,
+    keep_answers,
+    plan_overflow,
+    plan_step,
+    warn_of_usage,
+)
+from contextbus.replay.checks import Check, CheckStatus, FetchBlob
 from contextbus.replay.differences import first_difference
 from contextbus.replay.form import find_command_flaw, find_flaws
+from contextbus.replay.redactions import Redactions, check_redaction, find_redactions
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
-from contextbus_protocol.chat import Text
+from contextbus_protocol.chat import ChatMessage, Text
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import (
+    MessageFact,
     MessagesAppended,
     PackageRedacted,
     PreparedFact,
@@ -38,25 +50,6 @@ from contextbus_protocol.events import (
 )
 from contextbus_protocol.package import CountFact, Package
 from contextbus_protocol.subjects import Part
-
-FetchBlob = Callable[[str], bytes | None]
-CheckStatus = Literal["same", "different", "missing", "redacted", "unverifiable"]
-_MESSAGE_EIGHTEENTHS = 72
-
-
-class Check(msgspec.Struct, frozen=True):
-    """What came of one step, or of a commit that holds none.
-
-    ``missing`` means that a blob is gone, ``redacted`` that a forget took it, ``unverifiable`` that this release no
-    longer has the policy.  ``expected`` is what the log says, ``got`` what the computation or the bytes gave.
-    """
-
-    sequence: int
-    status: CheckStatus
-    step: int | None = None
-    field: str = ""
-    expected: str = ""
-    got: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -96,7 +89,7 @@ def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
     yield from _check_memory(log, states)
     memory = {0: MemoryState(log.run)} | {logged.sequence: state for logged, state in states}
     state = RunState(log.run)
-    redacted = frozenset(e.package for c in log.commits for e in c.commit.events if isinstance(e, PackageRedacted))
+    redactions = find_redactions(log)
     for logged in log.commits:
         if logged.commit.previous != state.digest:
             yield Check(
@@ -109,7 +102,7 @@ def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
             return
         yield from _check_form(log.run, "run", logged, log.commits)
         try:
-            yield from _check_commit(state, logged, memory, fetch, redacted)
+            yield from _check_commit(state, logged, memory, fetch, redactions)
             state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
         except ContextBusError as exc:
             yield Check(logged.sequence, "different", field="events", expected="a commit that folds", got=exc.message)
@@ -145,14 +138,14 @@ def _check_commit(
     logged: LoggedCommit,
     memory: dict[int, MemoryState],
     fetch: FetchBlob,
-    redacted: frozenset[str],
+    redactions: Redactions,
 ) -> Iterator[Check]:
     before = state
     for event in logged.commit.events:
         if isinstance(event, MessagesAppended):
             yield from _check_messages(before, logged, event, fetch)
-        elif isinstance(event, PackageRedacted) and event.replacement not in redacted:
-            yield from _check_replacement(logged, event, fetch)
+        elif isinstance(event, PackageRedacted):
+            yield from check_redaction(logged, event, fetch, redactions)
         elif isinstance(event, StepCompiled):
             if logged.commit.policy not in POLICIES:
                 yield Check(
@@ -163,21 +156,11 @@ def _check_commit(
                     str(logged.commit.policy),
                     ", ".join(map(str, POLICIES)),
                 )
-            elif event.package in redacted:
+            elif event.package in redactions.erased:
                 yield Check(logged.sequence, "redacted", event.step, "package", event.package, "redacted by a forget")
             else:
                 yield _check_step(before, logged, event, memory, fetch)
         before = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command)
-
-
-def _check_replacement(logged: LoggedCommit, event: PackageRedacted, fetch: FetchBlob) -> Iterator[Check]:
-    """Whether what a forget left of a package is what the log names."""
-    data = fetch(event.replacement)
-    got = "no blob" if data is None else digests.digest_bytes(data)
-    if got != event.replacement:
-        yield Check(
-            logged.sequence, "missing" if data is None else "different", None, "replacement", event.replacement, got
-        )
 
 
 def _check_messages(
@@ -217,10 +200,24 @@ def _check_messages(
             counted = estimator.message(message)
             yield check("different", f"messages[{index}].eighteenths", fact.eighteenths, counted)
             return
+    if logged.commit.policy >= POLICY_RESTORING:
+        for index, expected in enumerate(_skills_of(state, messages, event)):
+            if expected != event.messages[index]:
+                yield check("different", f"messages[{index}].skillCalls", event.messages[index], expected)
+                return
     if event.start != state.history.count:
         yield check("different", "start", event.start, state.history.count)
     elif chain != event.chain:
         yield check("different", "chain", event.chain, chain)
+
+
+def _skills_of(state: RunState, messages: Sequence[ChatMessage], event: MessagesAppended) -> tuple[MessageFact, ...]:
+    """The facts of the messages with the loads of skills read again (D.K.26)."""
+    read = (
+        msgspec.structs.replace(fact, skill_calls=calls, succeeded=succeeded)
+        for fact, (calls, succeeded) in zip(event.messages, map(skill_facts, messages), strict=True)
+    )
+    return keep_answers(state, tuple(read))
 
 
 def _check_step(
@@ -280,7 +277,7 @@ def _estimator(state: RunState, event: StepCompiled, stored: Package) -> Estimat
         part = message.content[0]
         if isinstance(part, Text):
             text = digests.digest_text(part.text)
-            counts.append(CountFact(text, fact.eighteenths - _MESSAGE_EIGHTEENTHS))
+            counts.append(CountFact(text, fact.eighteenths - MESSAGE_EIGHTEENTHS))
     return recorded_estimator(spec, counts)
 
 
@@ -368,7 +365,7 @@ def _compute(
         overflow=event.overflow,
         erasures=event.erasures,
         usage=event.usage,
-        warnings=event.warnings,
+        warnings=warn_of_usage(state, event.usage),
     )
     package = place(decision, output.results, snapshot, message.query, restored)
     again, text, _ = compile_event(message, package, estimator)
