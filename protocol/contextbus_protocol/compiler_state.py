@@ -41,7 +41,8 @@ class ContextCompilerState(Value, frozen=True, kw_only=True):
     the host keeps packages (D.H.12).  The next request is compared with ``prefix``, a step compiled again with
     ``prefix_before``.  ``refresh_requested`` is a host's request that no retrieval has served; a task change that waits
     shows in ``last_active_task``.  ``refused_task`` is the active task for which a pass limit was reported (D.G.11).
-    ``absent`` are bodies of loaded skills that every source answered without (D.H.8).
+    ``absent`` are bodies of loaded skills that every source answered without, ``absent_loads`` for each the chain
+    digest of the messages up to the load: a later load asks again (D.H.8, D.K.26).
     """
 
     version: Literal[1]
@@ -57,3 +58,4 @@ class ContextCompilerState(Value, frozen=True, kw_only=True):
     refresh_requested: bool = False
     refused_task: tuple[str | None, ...] = ()
     absent: tuple[str, ...] = ()
+    absent_loads: tuple[str, ...] = ()

@@ -172,7 +172,7 @@ def test_on_a_retrieval_the_body_travels_with_the_query() -> None:
     run.found["skills"] = (candidate(7, record_id="pdf/body", mandatory=True), candidate(8, record_id="pdf"))
     manifest = run.compiled(load(run, DOCS, SKILLS))
     asked = {q.source: (q.records, q.only_records, q.limit) for q in run.asked}
-    assert asked == {"docs": ((), False, 16), "skills": (("pdf/body",), False, 17)}
+    assert asked == {"docs": ((), False, 16), "skills": (("pdf/body",), False, 16)}
     assert chosen(manifest) == [("pdf/body", True, "mandatory"), ("pdf", True, "ranked")]
 
 

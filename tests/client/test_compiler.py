@@ -504,10 +504,7 @@ async def test_a_skill_loaded_since_is_asked_for_once() -> None:
     skills = Scripted([contextbus.candidate("deploy", "deploy: how to deploy", 0.5)], id="skills", kind="skills")
     host = Host(contextbus.Compiler(sources=[skills]))
     await host.turn()
-    host.history += [
-        ChatMessage(role="assistant", content=(ToolCall("c1", "load_skill", '{"skill":"deploy"}'),)),
-        ChatMessage(role="tool", content=(ToolResult("c1", (Text("loaded"),), name="load_skill"),)),
-    ]
+    host.history += load("c1")
     skills.answer = []
     assert (await host.turn()).manifest.sources[0].status is SourceStatus.OK
     assert [(q.records, q.only_records) for q in skills.asked[1:]] == [(("deploy/body",), True)]
@@ -520,6 +517,132 @@ async def test_a_skill_loaded_since_is_asked_for_once() -> None:
     package = await host.turn()
     assert entries(package) == [("deploy/body", True, "mandatory")]
     assert (await host.turn()).manifest.sources == ()
+
+
+def load(call: str) -> list[ChatMessage]:
+    """A call of the tool that loads a skill, and its result."""
+    return [
+        ChatMessage(role="assistant", content=(ToolCall(call, "load_skill", '{"skill":"deploy"}'),)),
+        ChatMessage(role="tool", content=(ToolResult(call, (Text("loaded"),), name="load_skill"),)),
+    ]
+
+
+@pytest.mark.rule("D.H.8", "D.K.26", "D.H.2")
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("call", ["c1", "c2"])
+async def test_an_absent_body_is_asked_for_again_once_its_skill_is_loaded_again(restarts: bool, call: str) -> None:
+    skills = Scripted(id="skills", kind="skills")
+    host = Host(contextbus.Compiler(sources=[skills]))
+    await host.turn()
+    host.history += load("c1")
+    await host.turn()
+    await host.turn()
+    assert [q.records for q in skills.asked[1:]] == [("deploy/body",)]
+    if restarts:
+        state = msgspec.json.decode(encode_json(host.compiler.state()))
+        host.compiler = contextbus.Compiler(sources=[skills], state=state)
+        await host.turn()
+        assert len(skills.asked) == 2
+    host.history += load(call)
+    skills.answer = [BODY]
+    assert entries(await host.turn()) == [("deploy/body", True, "mandatory")]
+    assert host.compiler.state().absent == host.compiler.state().absent_loads == ()
+    assert (await host.turn()).manifest.sources == ()
+    assert len(skills.asked) == 3
+
+
+@pytest.mark.rule("D.H.8", "D.K.26")
+async def test_a_body_is_forgotten_to_be_absent_with_its_load() -> None:
+    skills = Scripted(id="skills", kind="skills")
+    host = Host(contextbus.Compiler(sources=[skills]))
+    await host.turn()
+    host.history += load("c1")
+    await host.turn()
+    assert host.compiler.state().absent == ("deploy/body",)
+    del host.history[-3:]
+    await host.turn()
+    assert host.compiler.state().absent == ()
+
+
+@pytest.mark.rule("D.G.14", "D.H.8", "D.D.25", "D.K.27")
+async def test_an_entry_that_nobody_was_asked_for_with_a_query_carries_none() -> None:
+    skills, rag = Scripted(id="skills", kind="skills"), Scripted([CI])
+    host = Host(contextbus.Compiler(sources=[rag, skills]))
+    assert [e.query for e in (await host.turn()).manifest.entries] == [QUESTION]
+    host.history += load("c1")
+    del host.history[1]
+    skills.answer = [TAG, BODY]  # more than it was asked for
+    package = await host.turn()
+    assert package.manifest.refresh == "reused"
+    assert entries(package) == [("deploy/body", True, "mandatory"), ("0", True, "restored")]
+    assert [e.query for e in package.manifest.entries] == [None, None]
+    del host.history[-2:]
+    again = await host.turn()
+    assert [e.query for e in again.manifest.entries] == [None, None]
+
+
+@pytest.mark.rule("D.H.10", "D.H.7", "D.C.18", "D.H.5")
+async def test_a_record_that_finds_no_room_waits_for_the_next_retrieval() -> None:
+    old, new = (contextbus.candidate("0", f"Text {n}.", 0.9, n) for n in (1, 2))
+    rag = Scripted([new])
+    host = Host(contextbus.Compiler(sources=[rag], estimator=CHARACTERS))
+    await host.turn()
+    del host.history[1]
+    small, overhead = Model("openai", "gpt-5", 2_000, 1_000), 1_000
+    told = [entries(await host.turn(model=small, overhead_tokens=overhead)), entries(await host.turn())]
+    assert told == [[("0", False, "over-budget")], []]
+    rag.answer = [old]  # its revision counts all the same
+    assert entries(await host.turn(refresh=True)) == [("0", False, "superseded")]
+    rag.answer = [new]
+    again = await host.turn(refresh=True, model=small, overhead_tokens=overhead)
+    assert entries(again) == [("0", False, "over-budget")]
+    assert entries(await host.turn()) == []  # an offer that found no room is no reason to return
+    assert entries(await host.turn(refresh=True)) == [("0", True, "ranked")]
+    del host.history[-2:]
+    assert entries(await host.turn()) == [("0", True, "restored")]
+
+
+@pytest.mark.rule("D.H.10", "D.F.13", "D.I.2")
+async def test_a_record_waits_only_once_something_came_of_the_step() -> None:
+    host = Host(contextbus.Compiler(sources=[Scripted([CI])], estimator=CHARACTERS))
+    await host.turn()
+    del host.history[1]
+    given: dict[str, Any] = {"model": Model("openai", "gpt-5", 2_000, 1_000), "overhead_tokens": 1_000}
+    assert entries(await host.compile(**given)) == [("0", False, "over-budget")]
+    assert entries(await host.compile()) == [("0", True, "restored")]  # the same step with more room
+    assert entries(await host.compile(**given)) == [("0", False, "over-budget")]
+    host.step += 1  # its call failed
+    assert entries(await host.compile()) == [("0", True, "restored")]
+    overflown = host.compiler.on_overflow(run_id="r", step=host.step, input_tokens=40)
+    assert entries(overflown) == [("0", False, "over-budget")]
+    host.take_turn(overflown)
+    assert entries(await host.compile()) == []
+
+
+@pytest.mark.rule("D.H.10", "D.F.13", "D.I.2")
+async def test_a_call_that_failed_with_compacted_messages_too_lets_a_record_compete_again() -> None:
+    host = Host(contextbus.Compiler(sources=[Scripted([CI])], estimator=CHARACTERS))
+    await host.turn()
+    del host.history[1]
+    given: dict[str, Any] = {"model": Model("openai", "gpt-5", 2_000, 1_000), "overhead_tokens": 1_000}
+    assert entries(await host.compile(**given)) == [("0", False, "over-budget")]
+    host.history = [user(QUESTION)]
+    host.compiler.on_overflow(run_id="r", step=host.step, input_tokens=40, overhead_tokens=0, messages=host.history)
+    host.step += 1
+    assert entries(await host.compile()) == [("0", True, "restored")]
+
+
+@pytest.mark.rule("D.C.16", "D.G.23")
+async def test_what_is_owed_leaves_room_for_as_many_others_as_ever() -> None:
+    skills = Scripted(id="skills", kind="skills")
+    host = Host(contextbus.Compiler(sources=[skills], refresh=RefreshOptions(candidates_per_source=1)))
+    await host.turn()
+    host.history += load("c1")
+    skills.answer = [CI, TAG, BODY]
+    package = await host.turn(refresh=True)
+    assert [(q.limit, q.records) for q in skills.asked] == [(1, ()), (1, ("deploy/body",))]
+    assert entries(package) == [("deploy/body", True, "mandatory"), ("0", True, "ranked")]
+    assert [(s.truncated, s.excluded) for s in package.manifest.sources] == [(1, 1)]
 
 
 @pytest.mark.rule("D.H.9", "D.C.18", "D.F.3")
@@ -603,3 +726,90 @@ async def test_a_request_while_a_step_is_compiled_is_for_the_next() -> None:
     compiler = contextbus.Compiler(sources=[Asking([CI])])
     host = Host(compiler)
     assert [(await host.turn()).manifest.refresh for _ in range(2)] == ["initial", "host-request"]
+
+
+@pytest.mark.rule("D.G.3", "D.R.7", "D.G.25")
+async def test_calls_at_once_are_compiled_one_after_the_other() -> None:
+    class Slow(Scripted):
+        inside = 0
+
+        async def query(self, query: Query) -> Sequence[Candidate]:
+            self.inside += 1
+            assert self.inside == 1
+            for _ in range(5):
+                await anyio.lowlevel.checkpoint()
+            self.inside -= 1
+            return await super().query(query)
+
+    rag = Slow([CI])
+    host = Host(contextbus.Compiler(sources=[rag]))
+    packages: list[Package] = []
+
+    async def compile_step(step: int) -> None:
+        packages.append(await host.compile(step=step, refresh=step == 1))
+
+    async def compile_at_once(*steps: int) -> None:
+        async with anyio.create_task_group() as group:
+            for step in steps:
+                group.start_soon(compile_step, step)
+
+    await compile_at_once(0, 0, 1)
+    assert [p.step for p in packages] == [0, 0, 1]
+    assert packages[0] is packages[1]
+    assert [q.step for q in rag.asked] == [0, 1]
+    assert (host.compiler.state().passes, host.compiler.state().last_step) == (2, 1)
+
+    with pytest.raises(ExceptionGroup) as refused:
+        await compile_at_once(3, 2)
+    assert "go back" in str(refused.value.exceptions[0])
+    assert host.compiler.state().last_step == 3
+
+
+@pytest.mark.rule("D.H.3", "D.H.2")
+async def test_a_state_of_a_newer_release_goes_on_as_far_as_it_is_known() -> None:
+    host = Host(contextbus.Compiler(sources=[Scripted([CI])]))
+    await host.turn()
+    state = msgspec.json.decode(encode_json(host.compiler.state()))
+    grown = state | {"novelty": 1, "blocks": [block | {"colour": "red"} for block in state["blocks"]]}
+    assert contextbus.Compiler(sources=[Scripted()], state=grown).state() == host.compiler.state()
+    with pytest.raises(InvalidTypeError, match="version 1"):
+        contextbus.Compiler(state=grown | {"version": 2})
+
+
+@pytest.mark.rule("D.K.27", "D.C.4", "D.K.21", "D.C.17", "D.C.18", "D.G.26")
+@pytest.mark.parametrize(
+    "found",
+    [
+        "deploy",
+        {"0": CI},
+        [None],
+        [CI, {"record_id": "1", "text": "a"}],
+        [msgspec.structs.replace(CI, score=float("nan"))],
+        [msgspec.structs.replace(CI, score=cast("Any", "high"))],
+        [msgspec.structs.replace(CI, record_id=cast("Any", ["0"]))],
+        [msgspec.structs.replace(CI, record_id="\ud800")],
+        [msgspec.structs.replace(CI, record_id="")],
+        [msgspec.structs.replace(CI, text="Another text.")],
+        [msgspec.structs.replace(CI, revision=-1)],
+        [msgspec.structs.replace(CI, mandatory=cast("Any", 1))],
+    ],
+)
+async def test_a_hostile_answer_fails_its_source_alone(found: Any) -> None:
+    told: list[ContextWarning] = []
+    sources = [Scripted(found), Scripted([TAG], id="docs")]
+    host = Host(contextbus.Compiler(sources=sources, on_warning=told.append))
+    package = await host.turn()
+    assert entries(package) == [("1", True, "ranked")]
+    assert told == [ContextWarning("context-source-failed", "rag", "malformed")]
+    assert (await host.turn()).manifest.refresh == "reused"
+
+
+@pytest.mark.rule("D.C.16", "D.K.27")
+async def test_a_source_that_says_one_record_over_and_over_gets_no_more_than_its_limit() -> None:
+    copies = [contextbus.candidate("deploy/body", f"Text {n}.", 0.5, n) for n in range(50)]
+    skills = Scripted(copies, id="skills", kind="skills")
+    options = RefreshOptions(candidates_per_source=3)
+    host = Host(contextbus.Compiler(sources=[skills], refresh=options), user(QUESTION), *load("c1"))
+    package = await host.compile()
+    assert len(package.manifest.entries) == 4
+    assert [(s.truncated, s.excluded) for s in package.manifest.sources] == [(46, 49)]

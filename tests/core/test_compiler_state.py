@@ -5,15 +5,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from contextbus.core.compiler_state import Standing, keep_texts, key_of, read_state, restorable, shadow, sort_placed
-from contextbus.core.compiler_step import CompilerOptions, StepRequest, plan_step, read_answer
+from contextbus.core.compiler_state import (
+    Standing,
+    drop_waiting,
+    keep_texts,
+    key_of,
+    read_state,
+    restorable,
+    sort_placed,
+)
+from contextbus.core.compiler_step import CompilerOptions, StepRequest, compile_input, plan_step
 from contextbus.core.estimate import make_estimator
-from contextbus.core.request_history import RequestHistory
+from contextbus.core.request_history import RequestHistory, SkillLoad
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.compiler_state import ContextCompilerState, RequestPrefix, SentBlock
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.questions import Failed, Offered
 from contextbus_protocol.values import (
     Candidate,
     Model,
@@ -71,7 +78,6 @@ def test_what_is_gone_comes_back_in_source_order_as_far_as_its_text_is_at_hand()
     texts = {key_of(p): ("rag", candidate(p.record_id, revision=p.revision)) for p in (entries[2], entries[1])}
     restored = restorable(standing, texts, ("docs", "rag", "other"))  # type: ignore[arg-type]
     assert [(r.source, [c.record_id for c in r.candidates]) for r in restored] == [("docs", ["0"]), ("rag", ["1"])]
-    assert [(p.record_id, p.revision, p.digest) for p in shadow(standing)] == [("1", 3, "")]
 
 
 @pytest.mark.rule("D.H.5")
@@ -79,9 +85,22 @@ def test_texts_are_kept_of_placed_records_only() -> None:
     state = state_of(placed("0", 0))
     found = SourceResult("rag", "rag", candidates=(candidate("0"), candidate("1")))
     failed = msgspec.structs.replace(found, status=SourceStatus.FAILED)
-    assert list(keep_texts({}, [found], state)) == [key_of(state.placed[0])]
-    assert keep_texts({}, [failed], state) == {}
-    assert keep_texts(keep_texts({}, [found], state), [], state_of()) == {}
+    kept = keep_texts({}, [found], state.placed, state)
+    assert list(kept) == [key_of(state.placed[0])]
+    assert keep_texts({}, [failed], state.placed, state) == {}
+    assert keep_texts(kept, [], (), state_of()) == {}
+
+
+@pytest.mark.rule("D.H.10", "D.H.7")
+def test_what_could_return_and_did_not_waits_for_its_source() -> None:
+    state = msgspec.structs.replace(state_of(placed("0", 0), placed("1", 0), placed("2", 1)), last_step=1)
+    offers = tuple(candidate(f"{n}", mandatory=n == 1) for n in range(3))
+    texts = keep_texts({}, [SourceResult("rag", "rag", candidates=offers)], state.placed, state)
+    left = drop_waiting(texts, [SourceResult("rag", "rag", candidates=offers)], state)
+    assert [key[1] for key in left] == ["1", "2"]  # mandatory, and placed by the last step
+    # offered again without finding room, it goes on waiting
+    again = keep_texts(left, [SourceResult("rag", "rag", candidates=offers)], state.placed[1:], state)
+    assert [key[1] for key in again] == ["1", "2"]
 
 
 @pytest.mark.rule("D.H.1", "D.H.2", "D.H.13")
@@ -99,6 +118,7 @@ def test_a_state_is_read_back_as_it_was_written() -> None:
         refresh_requested=True,
         refused_task=(None,),
         absent=("deploy/body",),
+        absent_loads=(digest_text(""),),
     )
     plain = msgspec.json.decode(encode_json(state))
     assert plain["version"] == 1
@@ -116,6 +136,19 @@ def test_a_state_is_read_back_as_it_was_written() -> None:
         {"placed": [{"source": "rag", "recordId": "0", "digest": "", "step": -1, "pass": 1, "tokens": 1}]},
         {"blocks": [{"placement": "middle", "digest": "", "step": 0, "pass": 1}]},
         {"prefix": {"model": "", "system": "", "history": "", "count": -1}},
+        {"prefixBefore": {"model": "", "system": "", "history": "", "count": -1}},
+        {"blocks": [{"placement": "append", "digest": "", "step": -1, "pass": 1}]},
+        {"blocks": [{"placement": "append", "digest": "", "step": 0, "pass": 2**53}], "lastStep": 0},
+        {"blocks": [{"placement": "append", "digest": "", "step": 1, "pass": 1}], "lastStep": 0},
+        {"placed": [{"source": "rag", "recordId": "0", "digest": "", "step": 0, "pass": 1, "tokens": 1}]},
+        {
+            "placed": [
+                {"source": "rag", "recordId": "0", "digest": "", "step": 0, "pass": 1, "tokens": 1, "revision": -1}
+            ],
+            "lastStep": 0,
+        },
+        {"lastRefreshStep": 1, "lastStep": 0},
+        {"absent": "deploy/body"},
         {"lastStep": 2**53},
         {"lastPackage": "\ud800"},
     ],
@@ -134,25 +167,38 @@ def request(step: int = 0, *, refresh: bool = False) -> StepRequest:
     return StepRequest(
         run_id="r",
         step=step,
-        request=RequestHistory(skills=("deploy",)),
+        request=RequestHistory(loads=(SkillLoad("deploy", "chain"),)),
         user_text="How?",
         model=Model("openai", "gpt-5", 128_000, 8_000),
         refresh=refresh,
     )
 
 
-@pytest.mark.rule("D.H.8", "D.C.16", "D.G.14", "D.K.27")
-@pytest.mark.parametrize("retrieves", [True, False])
-def test_what_is_owed_does_not_count_towards_the_limit(retrieves: bool) -> None:
-    state = ContextCompilerState(version=1, passes=1, last_step=0, last_refresh_step=0)
-    plan = plan_step(state, request(1, refresh=retrieves), OPTIONS, {}, make_estimator())
-    assert [(d.source, d.records) for d in plan.demands] == [("skills", ("deploy/body",))]
-    spec = OPTIONS.sources[1]
-    found = (*(candidate(f"{n}", f"text {n}") for n in range(3)), candidate("deploy/body", "body", mandatory=True))
-    answer = Offered(run="r", token="", source="skills", kind="skills", candidates=found)
-    result = read_answer(spec, answer, plan, OPTIONS)
-    assert [c.record_id for c in result.candidates] == ["deploy/body", *(["0", "1"] if retrieves else [])]
-    assert result.truncated == (1 if retrieves else 0)
-    bad = msgspec.structs.replace(answer, candidates=(msgspec.structs.replace(found[3], digest="sha256:"),))
-    assert read_answer(spec, bad, plan, OPTIONS).error == "malformed"
-    assert read_answer(spec, Failed(run="r", token="", source="skills", code="busy"), plan, OPTIONS).error == "busy"
+@pytest.mark.rule("D.H.8", "D.K.26")
+@pytest.mark.parametrize(
+    ("absent", "loads", "asked"),
+    [
+        ((), (), True),
+        (("deploy/body",), ("chain",), False),
+        (("deploy/body",), ("an earlier one",), True),
+        (("deploy/body",), (), True),  # a state of an earlier release names no loads
+        (("other/body",), ("chain",), True),
+    ],
+)
+def test_a_body_is_asked_for_unless_it_was_absent_at_this_very_load(
+    absent: tuple[str, ...], loads: tuple[str, ...], asked: bool
+) -> None:
+    state = ContextCompilerState(
+        version=1, passes=1, last_step=0, last_refresh_step=0, absent=absent, absent_loads=loads
+    )
+    plan = plan_step(state, request(1), OPTIONS, {}, make_estimator())
+    assert plan.demands == ((("skills", "deploy/body"),) if asked else ())
+
+
+@pytest.mark.rule("D.C.18", "D.H.9", "D.H.6")
+def test_a_compile_knows_what_stands_and_what_is_owed() -> None:
+    state = msgspec.structs.replace(state_of(placed("0", 0, 1), placed("1", 1, 2)), last_step=1, last_refresh_step=1)
+    given = msgspec.structs.replace(request(2), request=RequestHistory(present=("block 0",)))
+    plan = plan_step(state, given, OPTIONS, {}, make_estimator())
+    made = compile_input(given, plan, OPTIONS, ())
+    assert (made.placed, made.owed) == (state.placed[:1], state.placed[1:])

@@ -37,9 +37,32 @@ def test_what_is_known_of_earlier_requests_changes_nothing(
     taken = take_request(known, messages, {BLOCK}, ESTIMATOR)
     fresh = take_request(RequestHistory(), messages, {BLOCK}, ESTIMATOR)
     assert (taken.history.chain, taken.history.eighteenths) == (fresh.history.chain, fresh.history.eighteenths)
-    assert (taken.present, taken.calls, taken.skills) == (fresh.present, fresh.calls, fresh.skills)
+    assert (taken.present, taken.calls, taken.loads) == (fresh.present, fresh.calls, fresh.loads)
     assert (BLOCK in taken.present) == (MESSAGES[-1] in messages)
     assert ESTIMATOR.tokens(taken.history.eighteenths) == ESTIMATOR.estimate(messages)
+
+
+@pytest.mark.rule("D.K.26")
+def test_a_result_answers_the_calls_of_the_assistants_last_message() -> None:
+    call, result = MESSAGES[3:5]
+    for messages, loaded in (
+        ([call, result], ["deploy"]),
+        ([call, user("Wait."), result], ["deploy"]),
+        ([call, assistant("So."), result], []),
+        ([result, call], []),
+    ):
+        assert [load.skill for load in take_request(RequestHistory(), messages, (), ESTIMATOR).loads] == loaded
+
+
+@pytest.mark.rule("D.K.26", "D.H.8")
+def test_a_later_load_is_another_and_an_earlier_one_stays_the_same() -> None:
+    call, result = MESSAGES[3:5]
+    first = take_request(RequestHistory(), [call, result], (), ESTIMATOR)
+    later = take_request(first, [call, result, user("How?"), assistant("So.")], (), ESTIMATOR)
+    again = take_request(later, [call, result, call, result], (), ESTIMATOR)
+    assert later.loads == first.loads
+    assert [load.skill for load in again.loads] == ["deploy"]
+    assert again.loads != first.loads
 
 
 @pytest.mark.rule("D.F.15", "D.F.17", "D.F.18", "D.F.22")

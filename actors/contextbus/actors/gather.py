@@ -9,14 +9,13 @@ import msgspec
 
 from contextbus.actors.effects import Cancel
 from contextbus.actors.flight import Flight, Prepared
+from contextbus.core.answers import read_answer
 from contextbus.core.budget import require_count
-from contextbus.core.candidates import cut_result, validate_candidates
 from contextbus.core.decision import share_hints
 from contextbus.core.estimate import Estimator
 from contextbus.core.working_memory_items import WORKING_MEMORY_SOURCE
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.errors import (
-    ContextBusError,
     ErrorData,
     InvalidRequestError,
     InvalidTypeError,
@@ -128,7 +127,7 @@ def first_queries(
                 step=plan.step,
                 text=plan.query,
                 scope=prepared.scope,
-                limit=options.refresh.candidates_per_source + len(records),
+                limit=options.refresh.candidates_per_source,
                 budget_tokens=hints[spec.kind],
                 seconds_left=flight.command.seconds_left,
                 records=records,
@@ -175,35 +174,9 @@ def add_result(flight: Flight, message: Offered | Failed) -> Flight:
 
 
 def _result(spec: SourceSpec, message: Offered | Failed, query: Query) -> SourceResult:
-    if isinstance(message, Failed):
-        return SourceResult(
-            source=spec.id,
-            kind=spec.kind,
-            status=SourceStatus.FAILED,
-            required=spec.required,
-            error=word_of(message.code) or "error",
-            origin_code=word_of(message.origin_code),
-            origin_type=word_of(message.origin_type),
-            usage=_usage_of(message),
-        )
-    # An empty answer of this process is a tuple of its own, which would be stored other than one off the bus.
-    result = SourceResult(
-        spec.id,
-        spec.kind,
-        SourceStatus.OK,
-        message.candidates or (),
-        spec.required,
-        usage=_usage_of(message),
-        erasures=message.erasures,
-    )
-    try:
-        result = cut_result(result, query.limit)
-        validate_candidates(result.candidates)
-    except ContextBusError:
-        # one malformed candidate fails the source's whole answer (D.K.27)
-        failed = SourceResult(spec.id, spec.kind, SourceStatus.FAILED, required=spec.required, error="malformed")
-        return replace(failed, usage=_usage_of(message))
-    return result
+    result = read_answer(spec, message, query.limit, query.records, only_records=query.only_records)
+    erasures = message.erasures if isinstance(message, Offered) and result.status is SourceStatus.OK else None
+    return replace(result, usage=_usage_of(message), erasures=erasures)
 
 
 def _usage_of(message: Offered | Failed) -> tuple[SourceUsage, ...]:

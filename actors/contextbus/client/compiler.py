@@ -20,9 +20,10 @@ from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.sending import DEFAULT_SECONDS
 from contextbus.client.source_queries import Account, CompilerSources
 from contextbus.client.token_estimator import TokenEstimator
+from contextbus.core.answers import read_answer
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget, require_count
 from contextbus.core.compile import compile_context
-from contextbus.core.compiler_state import Texts, keep_texts, read_state, settle
+from contextbus.core.compiler_state import Texts, drop_waiting, keep_texts, read_state, settle
 from contextbus.core.compiler_step import (
     CompilerOptions,
     CompilerPlan,
@@ -34,7 +35,6 @@ from contextbus.core.compiler_step import (
     outcome_of,
     plan_overflow,
     plan_step,
-    read_answer,
 )
 from contextbus.core.decision import share_hints
 from contextbus.core.estimate import Estimator
@@ -71,9 +71,13 @@ _log = get_logger(__name__)
 
 
 class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """The last step as this object compiled it: enough to compile it again from what was retrieved (D.I.1)."""
+    """The last step as this object compiled it: enough to compile it again from what was retrieved (D.I.1).
+
+    ``sent`` are the messages of its newest compile.
+    """
 
     request: StepRequest
+    sent: RequestHistory
     plan: CompilerPlan
     results: tuple[SourceResult, ...]
     before: ContextCompilerState
@@ -280,7 +284,7 @@ class Compiler:
         plan = plan_overflow(last.plan, again)
         package = self._settle(request, plan, last.results, last.before, last.texts, estimator)
         # The first compile stays what a second overflow starts from.
-        self._last = msgspec.structs.replace(last, package=package)
+        self._last = msgspec.structs.replace(last, package=package, sent=request.request)
         report_compile(self._observer, package.manifest, self._clock() - began)
         return package
 
@@ -297,9 +301,8 @@ class Compiler:
         """Whether the last step is asked for again as it was, so that its package is the answer (D.R.7)."""
         if self._last is None or request.refresh or request.redacted or self._state.refresh_requested:
             return False
-        known, given = self._last.request, request.request.history
-        history = known.request.history
-        if (history.count, history.chain) != (given.count, given.chain):
+        known = self._last.request
+        if not known.request.equals(request.request):
             return False
         same = msgspec.structs.replace(
             request, request=known.request, user_text=known.user_text, refresh=known.refresh, redacted=known.redacted
@@ -318,6 +321,10 @@ class Compiler:
             # Which record was forgotten is not said: only what the sources offer now may be sent (D.J.4).
             self._texts, self._last = {}, None
         options, texts = self._options, self._texts
+        last = self._last
+        if last is not None and not is_reopened(before, request.step) and not last.sent.equals(request.request):
+            # something came of the last step: with the very same messages its call would not have succeeded (D.F.13)
+            texts = drop_waiting(texts, last.plan.restored, before)
         plan = plan_step(before, request, options, texts, estimator)
         if plan.is_due and self._rewrite_query is not None:
             rewritten = self._rewrite_query(plan.query, request)
@@ -336,11 +343,23 @@ class Compiler:
                 seconds=seconds,
                 account=accounting,
             )
-            results = tuple(read_answer(spec, answer, plan, options) for spec, answer in answers)
+            limit, only = options.refresh.candidates_per_source, not plan.refresh.retrieve
+            results = tuple(
+                read_answer(spec, answer, limit, plan.records_of(spec.id), only_records=only)
+                for spec, answer in answers
+            )
             self._sources.check_required(results)
         results = merge_answers(results, plan, options)
         package = self._settle(request, plan, results, before, texts, estimator)
-        self._last = _Compiled(request=request, plan=plan, results=results, before=before, texts=texts, package=package)
+        self._last = _Compiled(
+            request=request,
+            sent=request.request,
+            plan=plan,
+            results=results,
+            before=before,
+            texts=texts,
+            package=package,
+        )
         return package
 
     def _settle(
@@ -356,7 +375,7 @@ class Compiler:
         state = settle(before, outcome_of(before, request, plan, results, package))
         if self._state is not before and self._state.refresh_requested:
             state = msgspec.structs.replace(state, refresh_requested=True)  # asked for while this step was compiled
-        self._texts = keep_texts(texts, results, state)
+        self._texts = keep_texts(texts, results, plan.standing.live, state)
         self._state = state
         return package
 

@@ -3,18 +3,20 @@
 Outside a run nobody reports how a model call went.  The messages of the next call tell: a block counts as placed while
 its digest is among them (D.H.6).  A block that was given out and is not among them is gone, whether the host dropped it
 or its call failed (D.F.13); the newest placement of each of its records comes back from the text that the same object
-retrieved (D.H.5).  Without that text an optional one competes again at the next retrieval only (D.H.7), and a mandatory
-one is asked of its source at once (D.H.8).
+retrieved (D.H.5).  It competes once: what finds no room waits for the next retrieval, as in a run.  Without that text
+an optional one competes again at the next retrieval only (D.H.7), and a mandatory one is asked of its source at once
+(D.H.8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 
 from contextbus.core.budget import require_count
+from contextbus.core.owed import group_offers, is_newer
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.compiler_state import ContextCompilerState, RequestPrefix, SentBlock
 from contextbus_protocol.digests import digest_bytes
@@ -42,7 +44,8 @@ class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a compiled step adds to the state.
 
     ``blocks`` are the blocks that it gave out, ``prefix`` what its request begins with, and ``missing`` the source and
-    id of each record that was asked for and is no more.
+    id of each record that was asked for and is no more.  ``absent`` are the bodies that no source has, each with the
+    chain digest of its skill's load.
     """
 
     package: Package
@@ -54,7 +57,7 @@ class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
     host_request: bool = False
     active_task_id: str | None = None
     missing: tuple[tuple[str, str], ...] = ()
-    absent: tuple[str, ...] = ()
+    absent: tuple[tuple[str, str], ...] = ()
 
 
 def read_state(given: ContextCompilerState | Mapping[str, Any] | None) -> ContextCompilerState:
@@ -79,11 +82,23 @@ def read_state(given: ContextCompilerState | Mapping[str, Any] | None) -> Contex
         value: object = getattr(state, name)
         if value is not None:
             require_count(f"state.{name}", value)
+    last = -1 if state.last_step is None else state.last_step
+    steps = [-1 if state.last_refresh_step is None else state.last_refresh_step]
     for entry in state.placed:
         for name, number in (("step", entry.step), ("pass", entry.pass_), ("tokens", entry.tokens)):
             require_count(f"state.placed.{name}", number)
-    if state.prefix is not None:
-        require_count("state.prefix.count", state.prefix.count)
+        if entry.revision is not None:
+            require_count("state.placed.revision", entry.revision)
+        steps.append(entry.step)
+    for block in state.blocks:
+        for name, number in (("step", block.step), ("pass", block.pass_)):
+            require_count(f"state.blocks.{name}", number)
+        steps.append(block.step)
+    if max(steps) > last:
+        raise InvalidTypeError("malformed compiler state: it names a step behind last_step; give what state() returned")
+    for prefix in (state.prefix, state.prefix_before):
+        if prefix is not None:
+            require_count("state.prefix.count", prefix.count)
     return state
 
 
@@ -102,32 +117,17 @@ def sort_placed(state: ContextCompilerState, present: Collection[str]) -> Standi
     newest: dict[tuple[str, str], PlacedEntry] = {}
     for entry in state.placed:
         before = newest.get((entry.source, entry.record_id))
-        if before is None or before.revision is None or entry.revision is None or entry.revision >= before.revision:
+        if before is None or is_newer(entry, before):
             newest[entry.source, entry.record_id] = entry
     live = tuple(p for p in state.placed if (p.step, p.pass_) in standing)
     kept = set(map(key_of, live))
     return Standing(live, tuple(p for p in newest.values() if key_of(p) not in kept))
 
 
-def restorable(standing: Standing, texts: Texts, sources: Iterable[str]) -> tuple[SourceResult, ...]:
+def restorable(standing: Standing, texts: Texts, sources: Sequence[str]) -> tuple[SourceResult, ...]:
     """The recorded offers of what is gone, in source order (D.H.5)."""
-    found: dict[str, list[Candidate]] = {}
-    kinds: dict[str, SourceKind] = {}
-    for entry in standing.gone:
-        text = texts.get(key_of(entry))
-        if text is not None:
-            kinds[entry.source] = text[0]
-            found.setdefault(entry.source, []).append(text[1])
-    return tuple(SourceResult(s, kinds[s], candidates=tuple(found[s])) for s in sources if s in found)
-
-
-def shadow(standing: Standing) -> tuple[PlacedEntry, ...]:
-    """The placements that a compile is to know: what stands, and of what is gone the revision alone (D.C.18).
-
-    Without its digest an entry matches no offer, so the record competes; an older revision does not.
-    """
-    revisions = (msgspec.structs.replace(p, digest="") for p in standing.gone if p.revision is not None)
-    return (*standing.live, *revisions)
+    found = [(entry.source, *texts[key_of(entry)]) for entry in standing.gone if key_of(entry) in texts]
+    return group_offers(found, sources)
 
 
 def settle(state: ContextCompilerState, outcome: StepOutcome) -> ContextCompilerState:
@@ -177,19 +177,55 @@ def settle(state: ContextCompilerState, outcome: StepOutcome) -> ContextCompiler
         prefix_before=outcome.prefix_before,
         refresh_requested=asked and not (outcome.retrieved or limited),
         refused_task=(outcome.active_task_id,) if limited else () if outcome.retrieved else state.refused_task,
-        absent=tuple(dict.fromkeys((*state.absent, *outcome.absent))),
+        absent=tuple(record for record, _ in outcome.absent),
+        absent_loads=tuple(load for _, load in outcome.absent),
     )
 
 
-def keep_texts(texts: Texts, results: Iterable[SourceResult], state: ContextCompilerState) -> Texts:
-    """What of the texts at hand and of new answers a placed entry may come back from."""
+def keep_texts(
+    texts: Texts, results: Iterable[SourceResult], live: Iterable[PlacedEntry], state: ContextCompilerState
+) -> Texts:
+    """What of the texts at hand and of new answers a placed entry may come back from.
+
+    Args:
+        texts: the texts at hand.
+        results: the answers of the step.
+        live: the placements that stand in the step's history.
+        state: the compiler after the step.
+    """
     wanted = set(map(key_of, state.placed))
     kept = {key: text for key, text in texts.items() if key in wanted}
+    # What is offered again and finds no room goes on waiting: only what stands or was placed just now may come back.
+    sent = {*map(key_of, live), *_sent_last(state)}
     for result in results:
         if result.status is not SourceStatus.OK:
             continue
         for candidate in result.candidates:
             key = (result.source, candidate.record_id, candidate.revision, candidate.digest)
-            if key in wanted:
+            if key in sent:
                 kept[key] = result.kind, candidate
     return kept
+
+
+def drop_waiting(texts: Texts, restored: Iterable[SourceResult], state: ContextCompilerState) -> Texts:
+    """The texts without those of what waits: what could return with the last step and did not (D.H.10).
+
+    It competes again once its source offers it; what is mandatory does not wait.
+
+    Args:
+        texts: the texts at hand.
+        restored: what could return with the last step.
+        state: the compiler after that step.
+    """
+    sent = _sent_last(state)
+    waiting = {
+        (result.source, candidate.record_id, candidate.revision, candidate.digest)
+        for result in restored
+        for candidate in result.candidates
+        if not candidate.mandatory
+    } - sent
+    return {key: text for key, text in texts.items() if key not in waiting} if waiting else texts
+
+
+def _sent_last(state: ContextCompilerState) -> set[RecordKey]:
+    return {key_of(entry) for entry in state.placed if entry.step == state.last_step}

@@ -9,19 +9,17 @@ import msgspec
 
 from contextbus.core.bound_models import binds_thinking
 from contextbus.core.budget import require_count, usable_input_tokens
-from contextbus.core.candidates import cut_result, validate_candidates
-from contextbus.core.compiler_state import Standing, StepOutcome, Texts, key_of, restorable, shadow, sort_placed
+from contextbus.core.compiler_state import Standing, StepOutcome, Texts, key_of, restorable, sort_placed
 from contextbus.core.context_input import ContextInput
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message, make_query
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.request_history import RequestHistory, make_prefix, prefix_cause
-from contextbus.core.skill_loads import body_record
+from contextbus.core.skill_loads import absent_records, body_record, demand_bodies
 from contextbus.core.working_memory_items import active_task
 from contextbus_protocol.compiler_state import ContextCompilerState, SentBlock
-from contextbus_protocol.errors import ContextBusError, InvalidTypeError
+from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import CachePrefixCause, Package
-from contextbus_protocol.questions import Failed, Offered
 from contextbus_protocol.values import (
     ContextBudget,
     Model,
@@ -63,15 +61,12 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int | None = None
 
 
-class Demand(msgspec.Struct, frozen=True):
-    """Records that a source is asked for whatever the query says (D.H.8, D.K.26)."""
-
-    source: str
-    records: tuple[str, ...]
-
-
 class CompilerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is settled before any source is asked; token figures are in tokens."""
+    """What is settled before any source is asked; token figures are in tokens.
+
+    ``demands`` are the records that sources are asked for whatever the query says, as (source, record id) (D.H.8,
+    D.K.26).
+    """
 
     refresh: RefreshPlan
     query: str
@@ -80,7 +75,7 @@ class CompilerPlan(msgspec.Struct, frozen=True, kw_only=True):
     used_tokens: int
     standing: Standing
     restored: tuple[SourceResult, ...]
-    demands: tuple[Demand, ...]
+    demands: tuple[tuple[str, str], ...]
     prefix_cause: CachePrefixCause | None
     tail_kept: bool
     active_task_id: str | None
@@ -92,7 +87,7 @@ class CompilerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def records_of(self, source: str) -> tuple[str, ...]:
         """The records that a source is asked for by id."""
-        return next((d.records for d in self.demands if d.source == source), ())
+        return tuple(record for name, record in self.demands if name == source)
 
 
 class _RefreshView(msgspec.Struct, frozen=True):
@@ -168,7 +163,7 @@ def plan_step(
     refresh = _plan_refresh(state, request, options, None if task is None else task.id, query)
     history = request.request.history
     standing = sort_placed(state, request.request.present)
-    restored = restorable(standing, texts, (s.id for s in options.sources))
+    restored = restorable(standing, texts, [s.id for s in options.sources])
     input_tokens = usable_input_tokens(request.model) if request.input_tokens is None else request.input_tokens
     return CompilerPlan(
         refresh=refresh,
@@ -220,50 +215,19 @@ def _list_demands(
     options: CompilerOptions,
     standing: Standing,
     texts: Texts,
-) -> tuple[Demand, ...]:
-    """What the step needs and nobody has the text of, in source order."""
+) -> tuple[tuple[str, str], ...]:
+    """What the step needs and nobody has the text of: bodies of skills, then what is gone and mandatory."""
+    absent = _known_absent(state)
+    loaded = (load.skill for load in request.loads if (body_record(load.skill), load.chain) not in absent)
+    sources = [spec.id for spec in options.sources]
     owed = [(p.source, p.record_id) for p in standing.gone if p.mandatory and key_of(p) not in texts]
-    at_hand = {p.record_id for p in (*standing.live, *standing.gone)}
-    bodies = [b for b in map(body_record, request.skills) if b not in at_hand and b not in state.absent]
-    demands: list[Demand] = []
-    for spec in options.sources:
-        records = [record for source, record in owed if source == spec.id]
-        if spec.kind == "skills":
-            records += bodies
-        if records:
-            demands.append(Demand(spec.id, tuple(records)))
-    return tuple(demands)
+    bodies = demand_bodies(loaded, (*standing.live, *standing.gone), options.sources)
+    return (*bodies, *(pair for pair in owed if pair[0] in sources))
 
 
-def read_answer(
-    spec: SourceSpec, answer: Offered | Failed, plan: CompilerPlan, options: CompilerOptions
-) -> SourceResult:
-    """A source's answer as selection uses it: cut to the limit, and failed as a whole if any of it is malformed.
-
-    Records that were asked for by id do not count towards the limit; where nothing else was asked, the rest is dropped
-    (D.C.16, D.G.14, D.K.27).
-    """
-    if isinstance(answer, Failed):
-        return SourceResult(
-            source=spec.id,
-            kind=spec.kind,
-            status=SourceStatus.FAILED,
-            required=spec.required,
-            error=answer.code,
-            origin_code=answer.origin_code,
-            origin_type=answer.origin_type,
-        )
-    records = plan.records_of(spec.id)
-    owed = tuple(c for c in answer.candidates if c.record_id in records)
-    others = tuple(c for c in answer.candidates if c.record_id not in records) if plan.refresh.retrieve else ()
-    result = SourceResult(spec.id, spec.kind, SourceStatus.OK, others, spec.required)
-    try:
-        result = cut_result(result, options.refresh.candidates_per_source)
-        result = msgspec.structs.replace(result, candidates=owed + result.candidates)
-        validate_candidates(result.candidates)
-    except ContextBusError:
-        return SourceResult(spec.id, spec.kind, SourceStatus.FAILED, required=spec.required, error="malformed")
-    return result
+def _known_absent(state: ContextCompilerState) -> set[tuple[str, str]]:
+    # A state of an earlier release names no loads: it asks once more.
+    return set(zip(state.absent, state.absent_loads, strict=False))
 
 
 def merge_answers(
@@ -294,7 +258,8 @@ def compile_input(
         results=results,
         restored=plan.restored,
         working_memory=request.working_memory,
-        placed=shadow(plan.standing),
+        placed=plan.standing.live,
+        owed=plan.standing.gone,
         query=plan.query if plan.refresh.retrieve else "",
         refresh=plan.refresh.reason,
         pass_=plan.pass_,
@@ -339,10 +304,10 @@ def outcome_of(
         for message in block.messages
     )
     kept = (b.digest for b in blocks if b.placement == "append" or plan.tail_kept)
-    missing = _list_missing(plan, results)
+    answered = {r.source: {c.record_id for c in r.candidates} for r in results if r.status is SourceStatus.OK}
     owed = {(p.source, p.record_id) for p in plan.standing.gone}
-    bodies = {body_record(skill) for skill in request.request.skills}
-    everywhere = [record for record in bodies if _is_absent(record, plan, missing)]
+    gone = absent_records(plan.demands, answered, frozenset[str]().union(*answered.values()))
+    absent, loads = _known_absent(state), ((body_record(x.skill), x.chain) for x in request.request.loads)
     return StepOutcome(
         package=package,
         blocks=blocks,
@@ -352,22 +317,10 @@ def outcome_of(
         retrieved=plan.refresh.retrieve,
         host_request=request.refresh,
         active_task_id=plan.active_task_id,
-        missing=tuple(pair for pair in missing if pair in owed),
-        absent=tuple(sorted(everywhere)),
+        missing=tuple(
+            (source, record)
+            for source, record in plan.demands
+            if (source, record) in owed and source in answered and record not in answered[source]
+        ),
+        absent=tuple(pair for pair in loads if pair in absent or pair[0] in gone),
     )
-
-
-def _list_missing(plan: CompilerPlan, results: Sequence[SourceResult]) -> list[tuple[str, str]]:
-    """The records that were asked for by id and that their source answered without."""
-    missing: list[tuple[str, str]] = []
-    for result in results:
-        if result.status is SourceStatus.OK:
-            offered = {c.record_id for c in result.candidates}
-            missing += [(result.source, r) for r in plan.records_of(result.source) if r not in offered]
-    return missing
-
-
-def _is_absent(record: str, plan: CompilerPlan, missing: Sequence[tuple[str, str]]) -> bool:
-    """Whether every source that was asked for a record answered without it."""
-    asked = [d.source for d in plan.demands if record in d.records]
-    return bool(asked) and all((source, record) in missing for source in asked)

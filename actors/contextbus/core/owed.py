@@ -10,7 +10,7 @@ from contextbus.core.placed_blocks import PlacedBlock
 from contextbus.core.prefix import break_prefix
 from contextbus.core.run_state import LastStep, OwedEntry, RunState
 from contextbus_protocol.events import PackageRedacted
-from contextbus_protocol.values import Candidate, PlacedEntry, SourceResult
+from contextbus_protocol.values import Candidate, PlacedEntry, SourceKind, SourceResult
 
 REMEMBERED_REDACTIONS = 256
 """So many references of redacted packages are remembered, for retries of their commands."""
@@ -37,13 +37,18 @@ def still_owed(owed: Iterable[OwedEntry], placed: Iterable[PlacedEntry]) -> tupl
     newest: dict[tuple[str, str], OwedEntry] = {}
     for item in owed:
         known = newest.get((item.entry.source, item.entry.record_id))
-        if known is None or _age(item.entry) >= _age(known.entry):
+        if known is None or is_newer(item.entry, known.entry):
             newest[item.entry.source, item.entry.record_id] = item
     for entry in placed:
         item_ = newest.get((entry.source, entry.record_id))
-        if item_ is not None and _age(entry) >= _age(item_.entry):
+        if item_ is not None and is_newer(entry, item_.entry):
             del newest[entry.source, entry.record_id]
     return tuple(newest.values())
+
+
+def is_newer(entry: PlacedEntry, known: PlacedEntry) -> bool:
+    """Whether of two placements of a record one is the newer, or as new: by revision, then by step (D.H.9)."""
+    return _age(entry) >= _age(known)
 
 
 def _age(entry: PlacedEntry) -> tuple[int, int]:
@@ -60,8 +65,7 @@ def restore_results(
         offers: what each package's blob holds of its step's offers, by reference.
         sources: the order of the step's sources; others come behind them, by id.
     """
-    found: dict[str, list[Candidate]] = {}
-    kinds: dict[str, SourceResult] = {}
+    found: list[tuple[str, SourceKind, Candidate]] = []
     missing: list[OwedEntry] = []
     for item in owed:
         offer = _find_offer(item.entry, offers.get(item.package, ()))
@@ -69,12 +73,22 @@ def restore_results(
             missing.append(item)
             continue
         result, candidate = offer
-        kinds.setdefault(result.source, result)
-        found.setdefault(result.source, []).append(replace(candidate, mandatory=item.entry.mandatory))
+        found.append((result.source, result.kind, replace(candidate, mandatory=item.entry.mandatory)))
+    return group_offers(found, sources), tuple(missing)
+
+
+def group_offers(
+    found: Iterable[tuple[str, SourceKind, Candidate]], sources: Sequence[str]
+) -> tuple[SourceResult, ...]:
+    """Recorded offers by source, in the order of the step's sources; others come behind them, by id (D.H.5)."""
+    candidates: dict[str, list[Candidate]] = {}
+    kinds: dict[str, SourceKind] = {}
+    for source, kind, candidate in found:
+        kinds.setdefault(source, kind)
+        candidates.setdefault(source, []).append(candidate)
     order = {source: index for index, source in enumerate(sources)}
-    names = sorted(found, key=lambda name: (order.get(name, len(order)), name))
-    restored = tuple(SourceResult(name, kinds[name].kind, candidates=tuple(found[name])) for name in names)
-    return restored, tuple(missing)
+    names = sorted(candidates, key=lambda name: (order.get(name, len(order)), name))
+    return tuple(SourceResult(name, kinds[name], candidates=tuple(candidates[name])) for name in names)
 
 
 def demand_missing(missing: Iterable[OwedEntry], sources: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -8,6 +8,7 @@ import msgspec
 
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import SourceHistory
+from contextbus.core.prefix import first_cause
 from contextbus.core.skill_loads import skill_facts
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.compiler_state import RequestPrefix
@@ -17,17 +18,28 @@ from contextbus_protocol.package import CachePrefixCause
 from contextbus_protocol.values import Model
 
 
+class SkillLoad(msgspec.Struct, frozen=True):
+    """The newest load of a skill (D.K.26); ``chain`` links the messages up to it, so a later load has another."""
+
+    skill: str
+    chain: str
+
+
 class RequestHistory(msgspec.Struct, frozen=True):
     """The messages of a request before a compile.
 
-    ``present`` are the digests of own blocks among them (D.H.6).  ``calls`` are calls of ``load_skill`` without a
-    result yet, ``skills`` those that were loaded (D.K.26).
+    ``present`` are the digests of own blocks among them (D.H.6).  ``calls`` are calls of ``load_skill`` that results
+    may still answer, ``loads`` the skills that were loaded (D.K.26).
     """
 
     history: SourceHistory = SourceHistory()
     present: tuple[str, ...] = ()
     calls: tuple[SkillCall, ...] = ()
-    skills: tuple[str, ...] = ()
+    loads: tuple[SkillLoad, ...] = ()
+
+    def equals(self, other: RequestHistory) -> bool:
+        """Whether the messages are the same."""
+        return (self.history.count, self.history.chain) == (other.history.count, other.history.chain)
 
 
 def take_request(
@@ -50,18 +62,20 @@ def take_request(
 
 def _look(known: RequestHistory, history: SourceHistory, start: int, own: Collection[str]) -> RequestHistory:
     """What the messages from ``start`` on add to what is known of those before."""
-    present, calls, skills = list(known.present), list(known.calls), list(known.skills)
-    for entry in history[start:]:
+    present, calls = list(known.present), known.calls
+    loads = {load.skill: load for load in known.loads}
+    for index, entry in enumerate(history[start:], start):
         if entry.digest in own:
             present.append(entry.digest)
         if entry.message is None:
             continue
         asked, succeeded = skill_facts(entry.message)
-        calls += asked
-        if succeeded and calls:
-            skills += [c.skill for c in calls if c.call in succeeded and c.skill not in skills]
-            calls = [c for c in calls if c.call not in succeeded]
-    return RequestHistory(history, tuple(dict.fromkeys(present)), tuple(calls), tuple(dict.fromkeys(skills)))
+        if entry.message.role == "assistant":
+            calls = asked  # what is not answered by now stays unanswered; ids may be used again
+        loaded = [call.skill for call in calls if call.call in succeeded]
+        chain = history.keep(index + 1).chain if loaded else ""
+        loads |= {skill: SkillLoad(skill, chain) for skill in loaded}
+    return RequestHistory(history, tuple(dict.fromkeys(present)), calls, tuple(loads.values()))
 
 
 def make_prefix(
@@ -97,15 +111,16 @@ def prefix_cause(
     """
     if prefix is None:
         return None
+    causes: list[CachePrefixCause] = []
     if prefix.model != _digest_model(model):
-        return "model"
+        causes.append("model")
     if prefix.tools != tools_digest:
-        return "tools"
+        causes.append("tools")
     if prefix.system != _system_chain(history):
-        return "system"
+        causes.append("system")
     if prefix.count > history.count or history.keep(prefix.count).chain != prefix.history:
-        return "redacted" if redacted else "history"
-    return None
+        causes.append("redacted" if redacted else "history")
+    return first_cause(causes)
 
 
 def _digest_model(model: Model) -> str:

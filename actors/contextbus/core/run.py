@@ -16,7 +16,7 @@ from contextbus.core.placed_blocks import PlacedBlock
 from contextbus.core.prefix import break_prefix, stale_ranges
 from contextbus.core.prepared import prepared_options
 from contextbus.core.run_state import CallStatus, CommandFact, LastStep, LoadedSkill, OwedEntry, PlacedCall, RunState
-from contextbus.core.skill_loads import body_record
+from contextbus.core.skill_loads import absent_records, body_record
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
     AnyEvent,
@@ -254,9 +254,7 @@ def _note_absent(state: RunState, event: StepCompiled) -> tuple[LoadedSkill, ...
         return state.skills
     answered = {fact.source for fact in event.sources if fact.status is SourceStatus.OK}
     offered = {entry.record_id for entry in event.entries}
-    asked = {record for _, record in event.demanded}
-    failed = {record for source, record in event.demanded if source not in answered}
-    gone = asked - failed - offered
+    gone = absent_records(event.demanded, answered, offered)
     return tuple(msgspec.structs.replace(s, absent=True) if body_record(s.skill) in gone else s for s in state.skills)
 
 

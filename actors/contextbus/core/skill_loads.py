@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from contextbus.core import json_text
 from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
 from contextbus_protocol.digests import clean_text, digest_text
 from contextbus_protocol.events import SkillCall
+from contextbus_protocol.values import PlacedEntry, SourceSpec
 
 LOAD_SKILL: Final = "load_skill"
 """The name of the tool."""
@@ -36,6 +38,44 @@ def is_skill_id(text: str) -> bool:
 def body_record(skill: str) -> str:
     """The record id of a skill's body (D.K.26)."""
     return skill + BODY_SUFFIX
+
+
+def demand_bodies(
+    skills: Iterable[str], held: Iterable[PlacedEntry], sources: Iterable[SourceSpec]
+) -> tuple[tuple[str, str], ...]:
+    """The bodies of loaded skills that are neither in the history nor owed, of each source of skills (D.K.26).
+
+    Args:
+        skills: the loaded skills whose body is not known to be absent.
+        held: what stands in the history or is owed.
+        sources: the sources of the step.
+
+    Returns:
+        (source, record id), by skill and then in source order.
+    """
+    bodies = [body_record(skill) for skill in skills]
+    if not bodies:
+        return ()
+    asked = [spec.id for spec in sources if spec.kind == "skills"]
+    known = {(entry.source, entry.record_id) for entry in held}
+    return tuple(
+        (source, body) for body in bodies if not any((name, body) in known for name in asked) for source in asked
+    )
+
+
+def absent_records(
+    demanded: Iterable[tuple[str, str]], answered: Collection[str], offered: Collection[str]
+) -> frozenset[str]:
+    """The demanded records that every source which was asked for them answered without (D.H.8).
+
+    Args:
+        demanded: what was asked for by id, as (source, record id).
+        answered: the sources that did not fail.
+        offered: the records that came back.
+    """
+    demanded = tuple(demanded)
+    failed = {record for source, record in demanded if source not in answered}
+    return frozenset(record for _, record in demanded if record not in failed and record not in offered)
 
 
 def skill_facts(message: ChatMessage) -> tuple[tuple[SkillCall, ...], tuple[str, ...]]:

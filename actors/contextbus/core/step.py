@@ -17,7 +17,7 @@ from contextbus.core.prefix import first_cause, prefix_cause
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.run import append_messages, keep_messages
 from contextbus.core.run_state import OwedEntry, RunState
-from contextbus.core.skill_loads import body_record, skill_facts
+from contextbus.core.skill_loads import demand_bodies, skill_facts
 from contextbus.core.working_memory_items import active_task
 from contextbus_protocol import digests
 from contextbus_protocol.chat import ChatMessage
@@ -284,12 +284,8 @@ def _demand_skills(state: RunState, options: StepOptions) -> tuple[tuple[str, st
     """The bodies of loaded skills that are neither in the history nor owed, of each source of skills (D.K.26)."""
     if not state.skills:
         return ()
-    sources = [spec.id for spec in options.sources if spec.kind == "skills"]
-    held = {(entry.source, entry.record_id) for entry in (*state.placed, *(o.entry for o in state.owed))}
-    bodies = [body_record(s.skill) for s in state.skills if not s.absent]
-    return tuple(
-        (source, body) for body in bodies if not any((source, body) in held for source in sources) for source in sources
-    )
+    held = (*state.placed, *(o.entry for o in state.owed))
+    return demand_bodies((s.skill for s in state.skills if not s.absent), held, options.sources)
 
 
 def decide_step(

@@ -95,8 +95,8 @@ class SkillsSource:
         bodies = _bodies(query.records, self.skills)
         if query.only_records:
             return bodies
-        room = query.limit - len(bodies)
-        hits = await anyio.to_thread.run_sync(self._catalog.search, query.text, room, abandon_on_cancel=True)
+        # what is owed does not count towards the limit (D.C.16)
+        hits = await anyio.to_thread.run_sync(self._catalog.search, query.text, query.limit, abandon_on_cancel=True)
         return [*bodies, *(candidate(hit.skill.id, hit.skill.line, hit.score) for hit in hits)]
 
     async def aclose(self) -> None:
