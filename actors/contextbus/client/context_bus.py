@@ -189,7 +189,7 @@ class ContextBus:
                 RunInfo(
                     log.run,
                     len(log.commits),
-                    len(steps),
+                    len(set(steps)),  # a step that is compiled again is no further one
                     steps[-1] if steps else None,
                     scopes[0] if scopes else None,
                 )
