@@ -26,7 +26,7 @@ _REMEMBER: Final = """Examples:
 
 contextbus remember "Prefers an aisle seat." --scope user_id=ada
 
-contextbus remember --file facts.jsonl --scope user_id=ada --scope team_id=billing
+contextbus remember --file facts.jsonl --scope user_id=ada --scope agent_id=billing
 """
 _FORGET: Final = """Example:
 

@@ -21,6 +21,8 @@ from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
 from contextbus.runtime.journal import Journal, Unanswered
 from contextbus.sources.interface import Source, scope_read
+from contextbus.sources.skill_files import Skill
+from contextbus.sources.skills import SkillsSource
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import MessagesAppended, PackageRedacted, StepCompiled
@@ -166,6 +168,12 @@ class ContextBus:
                 f"the kind of source {source!r} is not known here; give SourceSpec({source!r}, kind)"
             )
         return SourceSpec(source, kind)
+
+    @property
+    def skills(self) -> Mapping[str, Skill]:
+        """The skills of this process's sources by id, as their folders were looked at last (D.K.26)."""
+        own = (source for source in self._local.values() if isinstance(source, SkillsSource))
+        return {name: skill for source in own for name, skill in source.skills.items()}
 
     # -- the log
 

@@ -71,7 +71,7 @@ class Verdict(msgspec.Struct, frozen=True):
     @property
     def redacted(self) -> int:
         """How many steps a forget took the package of, so that they cannot be computed again."""
-        return len({c.step for c in self.checks if c.status == "redacted"})
+        return len({c.step for c in self.checks if c.status == "redacted" and c.step is not None})
 
 
 def verify_run(log: RunLog, fetch: FetchBlob) -> Verdict:
