@@ -54,6 +54,7 @@ from contextbus_protocol.values import (
     Scope,
     SourceResult,
     SourceSpec,
+    SourceStatus,
     Usage,
 )
 
@@ -81,6 +82,7 @@ __all__ = [
     "SnapshotHandle",
     "SourceResult",
     "SourceSpec",
+    "SourceStatus",
     "StepContext",
     "TokenEstimator",
     "ToolResult",
