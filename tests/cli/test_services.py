@@ -14,7 +14,7 @@ import anyio
 import pytest
 from tests.cli.command import EXAMPLES, ROOT, Command, eventually, is_alive
 
-import contextbus.client
+import contextbus
 from contextbus.cli.failures import UNREACHABLE, NoServerError
 from contextbus.cli.options import Place
 from contextbus.cli.serving import ACTORS, find_actors, open_link, serve_actors, wait_until_served

@@ -30,7 +30,7 @@ def test_a_count_that_is_none_is_named(name: str) -> None:
         ({"results": [{"source": "docs"}]}, r"^results\[0\] must be a SourceResult, not dict"),
         ({"results": None}, "^results must be a tuple of SourceResult, not NoneType"),
         ({"results": "docs"}, "^results must be a tuple of SourceResult, not str"),
-        ({"results": ({},), "candidates_per_source": 2}, r"^results\[0\] must be a SourceResult"),
+        ({"results": ("docs",), "candidates_per_source": 2}, r"^results\[0\] must be a SourceResult"),
         ({"restored": (SourceResult("a", "rag"), "b")}, r"^restored\[1\] must be a SourceResult, not str"),
         ({"results": (SourceResult("a", "rag", candidates=cast("Any", None)),)}, "candidates must be a tuple"),
         (

@@ -57,8 +57,7 @@ def _import(foreign: Sequence[object]) -> tuple[ChatMessage, ...]:
 
 
 def _answer(result: ToolResult) -> ChatMessage:
-    call: object = result.id
-    if not isinstance(call, str) or not call:
+    if not result.id:
         raise InvalidTypeError("a tool result has no id: give it the id of the call that it answers")
     return ChatMessage(role="tool", content=(result,))
 

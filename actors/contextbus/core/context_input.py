@@ -91,7 +91,7 @@ def _check_types(name: str, results: object) -> None:
     for position, result in enumerate(cast("tuple[object, ...]", results)):
         if not isinstance(result, SourceResult):
             raise InvalidTypeError(f"{name}[{position}] must be a SourceResult, not {type(result).__name__}")
-        candidates: object = result.candidates
+        candidates = cast("object", result.candidates)
         if not isinstance(candidates, tuple | list):
             raise InvalidTypeError(f"{name}[{position}].candidates must be a tuple, not {type(candidates).__name__}")
 
@@ -107,7 +107,7 @@ def _validate_results(results: tuple[SourceResult, ...]) -> None:
             raise InvalidTypeError(f"two sources have the id {result.source!r}; ids must differ")
         if result.source == WORKING_MEMORY_SOURCE:
             raise InvalidTypeError(f"no source may have the id {WORKING_MEMORY_SOURCE!r}")
-        status: object = result.status
+        status = cast("object", result.status)
         if not isinstance(status, SourceStatus):
             known = ", ".join(f"SourceStatus.{known.name}" for known in SourceStatus)
             raise InvalidTypeError(f"source {result.source!r} has status {status!r}; give {known}")
