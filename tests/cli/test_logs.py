@@ -106,6 +106,34 @@ def test_what_is_compiled_by_hand_is_seen_too(command: Command) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.rule("D.J.7")
+def test_steps_that_a_forget_redacted_are_counted_and_not_called_computed(command: Command) -> None:
+    asked = ("compile", EXAMPLES / "conversation.json", "--memories", EXAMPLES / "memories.jsonl", "--run", "r1")
+    said = command.json(*asked, "-o", command.folder / "p.json")
+    record = next(e for e in said["manifest"]["entries"] if e["source"] == "memory" and e["selected"])
+    command("forget", record["recordId"], "--scope", "user_id=local")
+    assert "r1: clean, 1 redacted\n" in command("verify", "r1").stdout
+    compile_example(command)
+    assert "r1: clean, 1 redacted, 1 step computed again" in command("verify", "r1").stdout
+    assert command.json("verify", "r1")["redacted"] == 1
+    (run,) = command.json("runs")
+    assert (run["steps"], run["lastStep"]) == (run["lastStep"] + 1, run["lastStep"])
+
+
+@pytest.mark.broker
+def test_a_step_that_is_compiled_again_is_one_step(command: Command) -> None:
+    async def compile_twice() -> None:
+        async with client.open(data=command.data) as bus:
+            run = await bus.run("twice", scope=client.Scope(user_id="ada"))
+            await run.before_model_call([client.user("hello")], model=client.Model("openai", "gpt-5", 9000, 1000))
+            await run.on_overflow(500)
+
+    anyio.run(compile_twice)
+    (run,) = command.json("runs")
+    assert (run["commits"], run["steps"], run["lastStep"]) == (2, 1, 0)
+
+
+@pytest.mark.broker
 def test_the_doctor_finds_what_is_needed(command: Command) -> None:
     said = command.json("doctor")
     found = {c["name"]: c["status"] for c in said["checks"]}

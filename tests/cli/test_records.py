@@ -12,6 +12,7 @@ from tests.cli.command import EXAMPLES, ROOT, Command
 
 import contextbus
 from contextbus.cli.output import called
+from contextbus_protocol.digests import digest_text
 
 COMMANDS = (
     *(
@@ -97,6 +98,39 @@ def test_a_forgotten_text_is_remembered_again_once_it_is_allowed(command: Comman
     assert "sha256:" in command("allow", "--digest", "aisle", code=2).stderr
     third = command.json("remember", "Prefers an aisle seat.", *scope)
     assert third["id"] not in (first["id"], again["id"])
+
+
+@pytest.mark.broker
+@pytest.mark.rule("D.K.24")
+def test_a_file_with_a_forgotten_line_is_taken_without_it(command: Command) -> None:
+    ada, memories = ("--scope", "user_id=ada"), EXAMPLES / "memories.jsonl"
+    first, *others = command.lines("remember", "--file", memories, *ada)
+    command("forget", first["id"], *ada)
+    again = command("remember", "--file", memories, *ada)
+    way = f"to remember it again: contextbus allow --id {first['id']}"
+    assert f"1 record was skipped; the reason: this text was forgotten; {way}" in again.stderr
+    assert len(again.stdout.splitlines()) == len(others)
+    compiled = command(
+        "compile", EXAMPLES / "conversation.json", "--memories", memories, *ada, "-o", command.folder / "p.json"
+    )
+    assert way in compiled.stderr
+    command("allow", "--id", first["id"])
+    assert len(command.lines("remember", "--file", memories, *ada)) == len(others) + 1
+
+
+@pytest.mark.broker
+@pytest.mark.rule("D.K.24")
+def test_a_forgotten_text_is_refused_for_everybody_and_allowed_only_if_it_was_forgotten(command: Command) -> None:
+    first = command.json("remember", "Aisle.", "--scope", "user_id=ada")
+    assert "none of these texts was forgotten" in command("allow", "Aisle.", code=1).stderr
+    command("forget", first["id"], "--scope", "user_id=ada")
+    refused = command("remember", "Aisle.", "--scope", "user_id=bob", code=1).stderr
+    assert f"contextbus allow --digest {digest_text('Aisle.')}" in refused
+    assert "all scopes" in " ".join(command("forget", "--help").stdout.split())
+    said = command("allow", "Aisle.", "Window.")
+    assert "1 text may be remembered again" in said.stdout
+    assert "1 text named here was never forgotten" in said.stderr
+    assert command.json("remember", "Aisle.", "--scope", "user_id=bob")
 
 
 @pytest.mark.broker

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from tests.cli.command import EXAMPLES, Command, eventually, is_alive
+from tests.cli.command import EXAMPLES, ROOT, Command, eventually, is_alive
 
+import contextbus
 from contextbus.cli.failures import UNREACHABLE, NoServerError
 from contextbus.cli.options import Place
 from contextbus.cli.serving import ACTORS, find_actors, open_link, serve_actors, wait_until_served
@@ -224,6 +227,32 @@ def test_a_developer_sees_what_a_source_raised_and_nobody_else_does(
     assert ("ValueError: the cause" in shown) is debug
     assert ("mine.py" in shown) is debug
     assert ("candidate 1: a candidate's score must be a finite number" in shown) is debug
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("more", [(), ("--tenant", "acme")])
+def test_the_line_of_python_that_up_prints_opens_the_bus(command: Command, more: tuple[str, ...]) -> None:
+    words = ("up", "--no-memory", "--no-transcript", "--data", str(command.data), *more)
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("actors", "protocol"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "contextbus", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = next(line for line in process.stdout if line.startswith("Python:"))
+            opened = eval(line.removeprefix("Python:").strip(), {"contextbus": contextbus})  # ours
+
+            async def list_runs() -> object:
+                async with opened as bus:
+                    assert bus.tenant == (more[1] if more else "default")
+                    return await bus.runs()
+
+            assert anyio.run(list_runs) == ()
+        finally:
+            process.terminate()
 
 
 async def test_a_folder_without_a_server_is_nothing_to_attach_to(tmp_path: Path) -> None:

@@ -51,6 +51,21 @@ async def test_after_open_and_after_a_report_of_the_overflow(*, reported: bool) 
         assert (await bus.verify("r")).is_clean
 
 
+@pytest.mark.rule("D.I.1")
+async def test_a_history_that_alone_is_too_large_stays_and_a_shorter_list_takes_the_steps_place() -> None:
+    async with bus_with() as bus:
+        run = await bus.run("r", scope=SCOPE)
+        messages = [user("word " * 200), assistant("Yes."), user("How?")]
+        first = await run.before_model_call(messages, model=MODEL)
+        again = await run.on_overflow(100)
+        budget = again.manifest.budget
+        assert budget.used_tokens > budget.input_tokens == 100
+        assert sent(again) == sent(first)
+        shorter = await run.before_model_call(messages[2:], model=MODEL)
+        assert shorter.manifest.budget.used_tokens < 100
+        assert sent(shorter) == sent(first)[2:]
+
+
 @pytest.mark.rule("D.I.5")
 async def test_by_default_it_is_one_token_less_each_time() -> None:
     async with bus_with(Scripted([BIG, SMALL])) as bus:

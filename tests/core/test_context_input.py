@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import msgspec
 import pytest
 
@@ -10,7 +12,7 @@ from contextbus.core.candidates import is_id
 from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.values import ContextBudget, Model
+from contextbus_protocol.values import ContextBudget, Model, SourceResult
 
 
 @pytest.mark.rule("D.T.4")
@@ -19,6 +21,28 @@ def test_a_count_that_is_none_is_named(name: str) -> None:
     given_ = msgspec.structs.replace(ContextInput(run_id="r", step=0, input_tokens=1, used_tokens=0), **{name: -1})
     with pytest.raises(InvalidTypeError, match=f"^{name} must be an integer"):
         compile_context(given_)
+
+
+@pytest.mark.rule("D.T.4")
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"results": [{"source": "docs"}]}, r"^results\[0\] must be a SourceResult, not dict"),
+        ({"results": None}, "^results must be a tuple of SourceResult, not NoneType"),
+        ({"results": "docs"}, "^results must be a tuple of SourceResult, not str"),
+        ({"results": ("docs",), "candidates_per_source": 2}, r"^results\[0\] must be a SourceResult"),
+        ({"restored": (SourceResult("a", "rag"), "b")}, r"^restored\[1\] must be a SourceResult, not str"),
+        ({"results": (SourceResult("a", "rag", candidates=cast("Any", None)),)}, "candidates must be a tuple"),
+        (
+            {"results": (SourceResult("a", "rag", status=cast("Any", "fine")),)},
+            "has status 'fine'; give SourceStatus.OK",
+        ),
+    ],
+)
+def test_results_of_another_type_are_named(fields: dict[str, Any], words: str) -> None:
+    given_ = ContextInput(run_id="r", step=0, input_tokens=1, used_tokens=0)
+    with pytest.raises(InvalidTypeError, match=words):
+        compile_context(msgspec.structs.replace(given_, **fields))
 
 
 @pytest.mark.rule("D.B.2", "D.T.4")

@@ -21,6 +21,7 @@ from contextbus.sources.database import MEMORY
 from contextbus.sources.memory_index import MemoryIndex
 from contextbus.sources.memory_store import ANY_SCOPE, MemoryStore, Stored
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import (
     CommandMismatchError,
     DeadlineExceededError,
@@ -177,9 +178,9 @@ async def test_what_was_forgotten_is_learned_again_only_when_allowed(
     await store.forget(first.record.record_id, scope=ADA, message_id="f")
     other = make(journal, tenant)
     for learner in (store, other):
-        with pytest.raises(ForbiddenError):
+        with pytest.raises(ForbiddenError, match=f"contextbus allow --digest {first.record.digest}"):
             await remember(learner, "green tea", id_="again")
-        with pytest.raises(NotFoundError):
+        with pytest.raises(ForbiddenError, match=f"contextbus allow --id {first.record.record_id}"):
             await remember(learner, "green tea", id_="m")  # a late copy of the first request
     await store.allow((first.record.digest,), message_id="a")
     again = await remember(other, "green tea", id_="again")
@@ -217,6 +218,18 @@ async def test_only_what_was_forgotten_can_be_named_to_be_allowed(store: MemoryS
     ):
         with pytest.raises(error):
             await store.allow(digests, record_id=record_id, message_id="a")
+
+
+@pytest.mark.rule("D.K.24")
+async def test_a_text_that_was_never_forgotten_is_not_said_to_be_allowed(store: MemoryStore) -> None:
+    stored = await remember(store, "green tea")
+    other = digest_text("black tea")
+    with pytest.raises(NotFoundError, match="none of these texts was forgotten"):
+        await store.allow((stored.record.digest, other), message_id="a")
+    await store.forget(stored.record.record_id, scope=ADA, message_id="f")
+    for number in range(2):  # one that is allowed already was forgotten too
+        digests, _ = await store.allow((stored.record.digest, other), message_id=f"a{number}")
+        assert digests == (stored.record.digest,)
 
 
 async def test_what_one_process_forgets_the_index_of_another_does_not_find(journal: Journal, tenant: str) -> None:

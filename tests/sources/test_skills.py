@@ -110,7 +110,9 @@ async def test_a_malformed_file_is_left_out_listed_and_logged_once_without_its_t
     (issue,) = made.issues
     assert (issue.path, issue.code) == ("office/notes/SKILL.md", "front-matter")
     assert "line ---" in issue.problem
-    assert [(entry["event"], entry["path"]) for entry in logged] == [("skill_skipped", "office/notes/SKILL.md")]
+    (line,) = logged
+    told = (line["event"], line["source"], line["path"], line["reason"])
+    assert told == ("skill_skipped", "skills", "office/notes/SKILL.md", "front-matter")
     assert "Fill in" not in repr(logged)
     await made.aclose()
 

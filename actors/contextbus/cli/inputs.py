@@ -22,7 +22,7 @@ from contextbus.sources.documents import DEFAULT_PATTERNS, MAX_FILE_BYTES, has_f
 from contextbus.sources.rag import FolderSource
 from contextbus.sources.rag_index import Progress
 from contextbus.sources.skill_files import SKILL_FILE
-from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.errors import ForbiddenError, InvalidTypeError
 from contextbus_protocol.values import Scope, Value
 from contextbus_protocol.working_memory import TasksInput, WorkingMemorySnapshot
 
@@ -169,6 +169,13 @@ def message_id(memory: MemoryLine, scope: Scope) -> str:
     """The id under which a record is remembered: the same text is remembered once for a scope."""
     content = json.dumps([memory.id, memory.text, memory.origin, as_fields(scope)], ensure_ascii=False)
     return f"cli-{hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:32]}"
+
+
+def explain_refused(refused: Sequence[ForbiddenError]) -> str:
+    """How many lines of a file were skipped because their texts were forgotten, and how the first is allowed again."""
+    number = len(refused)
+    lines = "1 record was" if number == 1 else f"{number} records were"
+    return f"{lines} skipped; the {'' if number == 1 else 'first '}reason: {refused[0].message}"
 
 
 def read_working_memory(path: Path) -> WorkingMemoryFile | WorkingMemorySnapshot:

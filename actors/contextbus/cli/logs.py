@@ -258,6 +258,7 @@ def _verdict_fields(verdict: Verdict) -> dict[str, object]:
         "run": verdict.run,
         "clean": verdict.is_clean,
         "steps": verdict.steps,
+        "redacted": verdict.redacted,
         "checks": [c for c in checks if c["status"] != "same"],
     }
 
@@ -265,6 +266,8 @@ def _verdict_fields(verdict: Verdict) -> dict[str, object]:
 def _show_verdict(verdict: Verdict) -> None:
     console = stdout()
     steps = f"{verdict.steps} step{'' if verdict.steps == 1 else 's'} computed again"
+    if verdict.redacted:
+        steps = f"{verdict.redacted} redacted" + (f", {steps}" if verdict.steps else "")
     if verdict.is_clean:
         console.print(Text(f"{verdict.run}: clean, {steps}"), soft_wrap=True)
     else:

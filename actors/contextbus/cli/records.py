@@ -19,12 +19,14 @@ from contextbus.cli.failures import UsageFault
 from contextbus.cli.output import called, note, print_json, show_progress, stdout
 from contextbus.cli.running import run
 from contextbus.client import ContextBus
+from contextbus_protocol.digests import clean_text, digest_text
+from contextbus_protocol.errors import ForbiddenError
 
 _REMEMBER: Final = """Examples:
 
 contextbus remember "Prefers an aisle seat." --scope user_id=ada
 
-contextbus remember --file facts.jsonl --scope user_id=ada
+contextbus remember --file facts.jsonl --scope user_id=ada --scope agent_id=billing
 """
 _FORGET: Final = """Example:
 
@@ -76,22 +78,31 @@ def remember(
         if (text is None) == (file is None) or (file is not None and record is not None):
             raise UsageFault("give a TEXT (and --id to change a record), or --file FILE.jsonl")
         lines = (inputs.MemoryLine(text or "", record),) if file is None else inputs.read_memories(file)
+        refused: list[ForbiddenError] = []
         async with _open(place) as bus:
             with show_progress() as progress:
                 for line in progress.track(lines, description="remember"):
-                    stored = await bus.memories.remember(
-                        line.text,
-                        scope=whose,
-                        record_id=line.id,
-                        origin=line.origin,
-                        source=source,
-                        # Of a named record an old text may be said again after another one, and must count.
-                        message_id=uuid.uuid4().hex if record is not None else inputs.message_id(line, whose),
-                    )
+                    try:
+                        stored = await bus.memories.remember(
+                            line.text,
+                            scope=whose,
+                            record_id=line.id,
+                            origin=line.origin,
+                            source=source,
+                            # Of a named record an old text may be said again after another one, and must count.
+                            message_id=uuid.uuid4().hex if record is not None else inputs.message_id(line, whose),
+                        )
+                    except ForbiddenError as exc:
+                        if file is None:
+                            raise
+                        refused.append(exc)
+                        continue
                     if as_json:
                         print_json({"id": stored.record_id, "revision": stored.revision, "sequence": stored.sequence})
                     else:
                         stdout().print(f"{stored.record_id}  revision {stored.revision}", soft_wrap=True)
+        if refused:
+            note(inputs.explain_refused(refused))
 
     run(work, as_json=as_json)
 
@@ -106,6 +117,8 @@ def forget(
     as_json: options.Json = False,
 ) -> None:
     """Erase every revision of a record and redact every package that holds it; its text is not learned again.
+
+    The text is refused for all scopes of this memory store, not only for this one, until `contextbus allow`.
 
     With --nats a memory worker and the actors must run. Messages and working memory that quote it are counted and stay.
     """
@@ -170,6 +183,9 @@ def allow(
             print_json({"digests": list(done.digests), "sequence": done.sequence})
         else:
             stdout().print(f"{_count(len(done.digests), 'text')} may be remembered again", soft_wrap=True)
+        named = {*(digest or ()), *(digest_text(clean_text(text)) for text in texts or ())}
+        if others := len(named.difference(done.digests)):
+            note(f"{_count(others, 'text')} named here {'was' if others == 1 else 'were'} never forgotten")
 
     run(work, as_json=as_json)
 

@@ -321,9 +321,11 @@ def _tell(
             grid.add_row(Text(name, "bold"), Text(value, overflow="fold"))
     console.print(grid)
     if len(actors) == len(ACTORS):
-        where, opened = f"--data {place.data}", f'folder="{place.data}"'
+        where, opened = f"--data {place.data}", f"data={str(place.data)!r}"
         if place.nats is not None:
-            where, opened = f"--nats {link.url}", f'"{link.url}"'
+            where, opened = f"--nats {link.url}", repr(link.url)
+        if place.tenant != "default":
+            where, opened = f"{where} --tenant {place.tenant}", f"{opened}, tenant={place.tenant!r}"
         console.print()
         console.print(Text(f"shell:   {called()} compile FILE --actors remote {where}"), soft_wrap=True)
         console.print(Text(f'Python:  contextbus.client.open({opened}, actors="remote")'), soft_wrap=True)

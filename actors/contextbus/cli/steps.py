@@ -12,13 +12,14 @@ import msgspec
 from contextbus.cli import inputs, options
 from contextbus.cli.indexing import show_index
 from contextbus.cli.models import Choice
-from contextbus.cli.output import show_progress
+from contextbus.cli.output import note, show_progress
 from contextbus.client import CompiledStep, ContextBus, Report, Run
 from contextbus.core.history import SourceHistory, make_query
 from contextbus.core.importers import Conversation
 from contextbus.core.run_state import RunState
 from contextbus.core.working_memory_items import active_task
 from contextbus.sources.rag_index import Refreshed
+from contextbus_protocol.errors import ForbiddenError
 from contextbus_protocol.package import ContextManifest
 from contextbus_protocol.values import EstimatorSpec, Scope, SourceSpec, Value
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
@@ -126,18 +127,24 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def remember(bus: ContextBus, settings: Settings) -> None:
-    """Remember the records of the command, each once."""
+    """Remember the records of the command, each once; those that were forgotten are skipped and counted."""
     if not settings.memories:
         return
+    refused: list[ForbiddenError] = []
     with show_progress() as progress:
         for memory in progress.track(settings.memories, description="remember"):
-            await bus.memories.remember(
-                memory.text,
-                scope=settings.scope,
-                record_id=memory.id,
-                origin=memory.origin,
-                message_id=inputs.message_id(memory, settings.scope),
-            )
+            try:
+                await bus.memories.remember(
+                    memory.text,
+                    scope=settings.scope,
+                    record_id=memory.id,
+                    origin=memory.origin,
+                    message_id=inputs.message_id(memory, settings.scope),
+                )
+            except ForbiddenError as exc:
+                refused.append(exc)
+    if refused:
+        note(inputs.explain_refused(refused))
 
 
 async def compile_job(opened: Opened, job: Job, settings: Settings, run_id: str) -> Compiled:

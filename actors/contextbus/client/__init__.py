@@ -1,12 +1,21 @@
 """The client: open a bus, hold a run, compile before each model call.
 
 ```python
+import asyncio
+
 import contextbus.client as contextbus
 
-async with contextbus.open() as bus:
-    run = await bus.run("run-1", scope=contextbus.Scope(user_id="ada"), sources=["memory", "docs"])
-    step = await run.before_model_call(messages, model=contextbus.Model("anthropic", "claude-opus-4-6", 200_000, 8_000))
-    payload = step.payload("anthropic")
+MODEL = contextbus.Model("anthropic", "claude-opus-4-6", 200_000, 8_000)
+
+
+async def main():
+    async with contextbus.open("memory:") as bus:  # open() keeps runs: it starts a nats-server on .contextbus
+        run = await bus.run("run-1", scope=contextbus.Scope(user_id="ada"), sources=["memory"])
+        step = await run.before_model_call([contextbus.user("Which seat do I like?")], model=MODEL)
+        print(step.payload("anthropic").body)
+
+
+asyncio.run(main())
 ```
 """
 
@@ -33,7 +42,7 @@ from contextbus.runtime.telemetry import otel_observer
 from contextbus.sources.interface import candidate, source
 from contextbus.sources.rag import FolderSource
 from contextbus.sources.skills import SkillsSource
-from contextbus_protocol.chat import ChatMessage, assistant, system, user
+from contextbus_protocol.chat import ChatMessage, ToolResult, assistant, system, user
 from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.values import (
     Candidate,
@@ -43,7 +52,9 @@ from contextbus_protocol.values import (
     ModelPrefix,
     RefreshOptions,
     Scope,
+    SourceResult,
     SourceSpec,
+    SourceStatus,
     Usage,
 )
 
@@ -69,9 +80,12 @@ __all__ = [
     "Scope",
     "SkillsSource",
     "SnapshotHandle",
+    "SourceResult",
     "SourceSpec",
+    "SourceStatus",
     "StepContext",
     "TokenEstimator",
+    "ToolResult",
     "Usage",
     "answer_load_skill",
     "apply_working_memory_patch",

@@ -21,6 +21,8 @@ from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
 from contextbus.runtime.journal import Journal, Unanswered
 from contextbus.sources.interface import Source, scope_read
+from contextbus.sources.skill_files import Skill
+from contextbus.sources.skills import SkillsSource
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import MessagesAppended, PackageRedacted, StepCompiled
@@ -167,6 +169,12 @@ class ContextBus:
             )
         return SourceSpec(source, kind)
 
+    @property
+    def skills(self) -> Mapping[str, Skill]:
+        """The skills of this process's sources by id, as their folders were looked at last (D.K.26)."""
+        own = (source for source in self._local.values() if isinstance(source, SkillsSource))
+        return {name: skill for source in own for name, skill in source.skills.items()}
+
     # -- the log
 
     async def runs(self) -> tuple[RunInfo, ...]:
@@ -189,7 +197,7 @@ class ContextBus:
                 RunInfo(
                     log.run,
                     len(log.commits),
-                    len(steps),
+                    len(set(steps)),  # a step that is compiled again is no further one
                     steps[-1] if steps else None,
                     scopes[0] if scopes else None,
                 )

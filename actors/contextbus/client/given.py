@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol, cast, runtime_checkable
 
 from contextbus.core.importers import read_conversations
-from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.chat import ChatMessage, ToolResult
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import Usage
 
@@ -20,7 +20,7 @@ class Dumpable(Protocol):
         ...
 
 
-GivenMessage = ChatMessage | Mapping[str, object] | Dumpable
+GivenMessage = ChatMessage | ToolResult | Mapping[str, object] | Dumpable
 
 _INPUT: Final = ("input_tokens", "prompt_tokens")
 _OUTPUT: Final = ("output_tokens", "completion_tokens")
@@ -31,6 +31,8 @@ _CACHE_WRITE: Final = ("cache_write_tokens", "cache_creation_input_tokens")
 def read_given(messages: Iterable[GivenMessage]) -> tuple[ChatMessage, ...]:
     """Messages of ours as they are; others through the importers, each run of them together.
 
+    A bare tool result, as ``tools.call`` and ``answer_load_skill`` give them, becomes a tool message of its own.
+
     Raises:
         InvalidTypeError: a message cannot be read; the text names its index and field.
     """
@@ -40,10 +42,10 @@ def read_given(messages: Iterable[GivenMessage]) -> tuple[ChatMessage, ...]:
     read: list[ChatMessage] = []
     foreign: list[object] = []
     for message in given:
-        if isinstance(message, ChatMessage):
+        if isinstance(message, ChatMessage | ToolResult):
             read += _import(foreign)
             foreign = []
-            read.append(message)
+            read.append(message if isinstance(message, ChatMessage) else _answer(message))
         else:
             foreign.append(_plain(message))
     read += _import(foreign)
@@ -54,13 +56,19 @@ def _import(foreign: Sequence[object]) -> tuple[ChatMessage, ...]:
     return read_conversations(list(foreign))[0].messages if foreign else ()
 
 
+def _answer(result: ToolResult) -> ChatMessage:
+    if not result.id:
+        raise InvalidTypeError("a tool result has no id: give it the id of the call that it answers")
+    return ChatMessage(role="tool", content=(result,))
+
+
 def _plain(message: object) -> object:
     if isinstance(message, Mapping):
         return dict(cast("Mapping[str, object]", message))
     if isinstance(message, Dumpable):
         return message.model_dump()
     raise InvalidTypeError(
-        f"a message is a ChatMessage, a provider's dict or an SDK object, not {type(message).__name__}"
+        f"a message is a ChatMessage, a ToolResult, a provider's dict or an SDK object, not {type(message).__name__}"
     )
 
 

@@ -82,7 +82,8 @@ class Memories:
 
         Raises:
             ScopeConflictError: the scope names nobody, or the record lies outside it.
-            ForbiddenError: the text was forgotten and is not learned again.
+            ForbiddenError: the text was forgotten, of whatever scope, and is not learned again before ``allow``.
+            NotFoundError: there is no record of this id in the scope, or it was forgotten.
             DeadlineExceededError: no memory worker answers.
         """
         request = Remember(
@@ -106,6 +107,7 @@ class Memories:
     ) -> Forgotten:
         """Erase every stored revision of a record, and take it out of every stored package (D.J.7).
 
+        Its texts are refused from now on for every scope of this memory source, until ``allow``.
         The next step of each run that held it compiles as ``redacted``.  Messages and working memory that quote it are
         not touched; the answer says how many there are.  An error or no answer leaves the rest to be finished in the
         background, or by asking again.
@@ -135,6 +137,8 @@ class Memories:
     ) -> RecordsAllowed:
         """Let forgotten texts be remembered again (D.K.24); what was forgotten stays erased.
 
+        The answer has the digests of those that were forgotten; a text that never was is left out.
+
         Args:
             texts: the texts, which do not leave this process.
             digests: their digests, where the texts are not at hand.
@@ -145,7 +149,7 @@ class Memories:
 
         Raises:
             InvalidTypeError: nothing is named, or what is no digest.
-            NotFoundError: the record was not forgotten.
+            NotFoundError: the record was not forgotten, or none of the texts was.
             DeadlineExceededError: no memory worker answers.
         """
         named = (*digests, *(digest_text(clean_text(text)) for text in texts))

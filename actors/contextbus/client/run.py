@@ -203,7 +203,9 @@ class Run:
     async def on_overflow(self, input_tokens: int | None = None, *, seconds: float = DEFAULT_SECONDS) -> CompiledStep:
         """Compile the last step again for less, after the provider refused its request as too large (D.I.1, D.R.6).
 
-        No source is asked; what was retrieved for the step competes for the smaller room.
+        No source is asked; what was retrieved for the step competes for the smaller room.  The history is never cut:
+        where it alone is over the limit (``manifest.budget.used_tokens > input_tokens``) the request stays as it is,
+        and the host hands a shorter list of messages to ``before_model_call``.
 
         Args:
             input_tokens: the limit that the request must keep to; by default one token below the counted size of the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 import msgspec
 
@@ -27,6 +27,9 @@ from contextbus_protocol.values import (
     Usage,
 )
 
+ReportStatus = Literal["succeeded", "failed", "cancelled", "overflow"]
+_STATUSES: Final[tuple[str, ...]] = get_args(ReportStatus)
+
 OnWarning = Callable[[ContextWarning], object]
 
 
@@ -48,12 +51,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How a model call went (D.W.8).
 
     ``messages`` are what the call added to the history: ours, or the provider's as dicts or SDK objects.
+
+    Raises:
+        InvalidTypeError: there is no such status.
     """
 
-    status: Literal["succeeded", "failed", "cancelled", "overflow"]
+    status: ReportStatus
     messages: Sequence[GivenMessage] = ()
     usage: Usage | Mapping[str, object] | object | None = None
     finish_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a word that is no outcome, here and not when it is sent."""
+        if self.status not in _STATUSES:
+            raise InvalidTypeError(f"status must be one of {', '.join(_STATUSES)}, not {self.status!r}")
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -53,8 +53,10 @@ def cut_results(given: ContextInput) -> ContextInput:
     """Cut all answers to ``candidates_per_source``, if it is given (D.C.16).
 
     Raises:
-        InvalidTypeError: The limit is no count.
+        InvalidTypeError: The limit is no count, or ``results`` holds something else than answers (D.T.4).
     """
+    for name in ("results", "restored"):
+        _check_types(name, getattr(given, name))
     limit = given.candidates_per_source
     if limit is None:
         return given
@@ -83,6 +85,17 @@ def validate_input(given: ContextInput) -> None:
         _validate_results(results)
 
 
+def _check_types(name: str, results: object) -> None:
+    if not isinstance(results, tuple | list):
+        raise InvalidTypeError(f"{name} must be a tuple of SourceResult, not {type(results).__name__}")
+    for position, result in enumerate(cast("tuple[object, ...]", results)):
+        if not isinstance(result, SourceResult):
+            raise InvalidTypeError(f"{name}[{position}] must be a SourceResult, not {type(result).__name__}")
+        candidates = cast("object", result.candidates)
+        if not isinstance(candidates, tuple | list):
+            raise InvalidTypeError(f"{name}[{position}].candidates must be a tuple, not {type(candidates).__name__}")
+
+
 def _validate_results(results: tuple[SourceResult, ...]) -> None:
     seen: set[str] = set()
     for result in results:
@@ -94,6 +107,10 @@ def _validate_results(results: tuple[SourceResult, ...]) -> None:
             raise InvalidTypeError(f"two sources have the id {result.source!r}; ids must differ")
         if result.source == WORKING_MEMORY_SOURCE:
             raise InvalidTypeError(f"no source may have the id {WORKING_MEMORY_SOURCE!r}")
+        status = cast("object", result.status)
+        if not isinstance(status, SourceStatus):
+            known = ", ".join(f"SourceStatus.{known.name}" for known in SourceStatus)
+            raise InvalidTypeError(f"source {result.source!r} has status {status!r}; give {known}")
         seen.add(result.source)
         if result.status is SourceStatus.OK:
             validate_candidates(result.candidates)

@@ -232,7 +232,8 @@ def make_estimator(
         return HeuristicEstimator(spec)
     if spec.name not in tokenizers:
         at_hand = ", ".join(sorted(tokenizers)) or "none"
-        raise InvalidRequestError(f"no tokenizer {spec.name!r}; at hand: {at_hand}")
+        remedy = f"open the bus with tokenizers=[{spec.name!r}], or see `contextbus doctor`"
+        raise InvalidRequestError(f"no tokenizer {spec.name!r}; at hand: {at_hand}; {remedy}")
     return TokenizerEstimator(spec, tokenizers[spec.name])
 
 

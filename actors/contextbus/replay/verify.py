@@ -68,6 +68,11 @@ class Verdict(msgspec.Struct, frozen=True):
         """How many steps were computed again and are the same."""
         return sum(1 for c in self.checks if c.status == "same" and c.step is not None)
 
+    @property
+    def redacted(self) -> int:
+        """How many steps a forget took the package of, so that they cannot be computed again."""
+        return len({c.step for c in self.checks if c.status == "redacted" and c.step is not None})
+
 
 def verify_run(log: RunLog, fetch: FetchBlob) -> Verdict:
     """Compute every step of a run again.

@@ -154,6 +154,10 @@ class MemoryIndex:
         """Whether a digest was forgotten, and the host allowed it again (D.K.24)."""
         return self._database.use(lambda connection: _exists(connection, "allowed", "digest", digest))
 
+    def was_forgotten(self, digest: str) -> bool:
+        """Whether a digest was forgotten, be it allowed again or not (D.K.24)."""
+        return self.is_forbidden(digest) or self.is_allowed(digest)
+
     def is_erased(self, record_id: str) -> bool:
         """Whether a record was forgotten; its id is never used again."""
         return self._database.use(lambda connection: _exists(connection, "erased", "record_id", record_id))

@@ -226,6 +226,8 @@ class MemoryStore:
     ) -> tuple[tuple[str, ...], int]:
         """Let forgotten texts be remembered again (D.K.24); gives their digests and the sequence in the tenant's log.
 
+        Texts that were never forgotten are left out.
+
         Args:
             digests: The digests of the texts.
             record_id: A forgotten record, all of whose texts are meant too; it is not used again itself.
@@ -234,7 +236,7 @@ class MemoryStore:
         Raises:
             InvalidTypeError: nothing is named, or what is no digest.
             LimitError: too many are named at once, or the log refuses.
-            NotFoundError: the record was not forgotten.
+            NotFoundError: the record was not forgotten, or none of the texts was.
             DeadlineExceededError: the log does not answer.
         """
         _check_labels(message_id, "asserted", ())
@@ -251,6 +253,10 @@ class MemoryStore:
             raise InvalidTypeError("name what is allowed again: a text, its digest, or a forgotten record")
         if len(digests) > MAX_ALLOWED:
             raise LimitError(f"at most {MAX_ALLOWED} digests are allowed at once, not {len(digests)}: split them")
+        await self.catch_up()
+        digests = await _in_thread(lambda: tuple(filter(self._index.was_forgotten, digests)))
+        if not digests:
+            raise NotFoundError("none of these texts was forgotten, so there is nothing to allow; check their spelling")
         command = self._command("allow", message_id, Scope(), None)
         sequence = await self._erasures.commit_allowed(digests, command, self._now())
         await self.catch_up()
@@ -312,10 +318,12 @@ class MemoryStore:
         return target
 
     async def _check_allowed(self, record_id: str, digest: str) -> None:
-        if await _in_thread(lambda: self._index.is_erased(record_id)):
-            raise NotFoundError(f"record {record_id!r} was forgotten; remember the text as a new record")
+        is_erased = await _in_thread(lambda: self._index.is_erased(record_id))
         if await _in_thread(lambda: self._index.is_forbidden(digest)):
-            raise ForbiddenError("this text was forgotten; it is remembered again only once the host allows it")
+            named = f"--id {record_id}" if is_erased else f"--digest {digest}"
+            raise ForbiddenError(f"this text was forgotten; to remember it again: contextbus allow {named}")
+        if is_erased:
+            raise NotFoundError(f"record {record_id!r} was forgotten; remember the text without an id, as a new record")
 
     async def _settle(self, subject: str, sequence: int, record_id: str, digest: str) -> None:
         """Take a revision back that was stored beside the tombstone which forbids it."""

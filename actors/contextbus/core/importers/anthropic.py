@@ -13,7 +13,7 @@ from contextbus.core.importers.reading import (
     an_object,
     arguments,
     conversation_id,
-    fail,
+    fail_word,
     load,
     rest_of,
     result_content,
@@ -64,9 +64,10 @@ def from_anthropic(data: object) -> Conversation:
 
 
 def _message(value: Object, place: str) -> ChatMessage:
-    role = _ROLES.get(a_text(value.get("role"), f"{place}.role"))
+    name = a_text(value.get("role"), f"{place}.role")
+    role = _ROLES.get(name)
     if role is None:
-        fail(f"{place}.role", "user, assistant or system", value["role"])
+        fail_word(f"{place}.role", _ROLES, name)
     return ChatMessage(
         role=role,
         content=_content(value.get("content"), f"{place}.content"),

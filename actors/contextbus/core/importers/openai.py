@@ -15,6 +15,7 @@ from contextbus.core.importers.reading import (
     conversation_id,
     data_url,
     fail,
+    fail_word,
     load,
     rest_of,
     result_content,
@@ -90,7 +91,7 @@ class _Reader:
         name = a_text(value.get("role"), f"{place}.role")
         role = _ROLES.get(name)
         if role is None:
-            fail(f"{place}.role", f"one of {', '.join(_ROLES)}", name)
+            fail_word(f"{place}.role", _ROLES, name)
         if role == "tool":
             return self._tool(value, place)
         parts = list(_content(value.get("content"), f"{place}.content"))

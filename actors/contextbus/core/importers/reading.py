@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, NoReturn, cast
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Literal, NoReturn, cast
 
 import msgspec
 
@@ -17,6 +17,7 @@ Provider = Literal["openai", "anthropic"]
 Object = dict[str, object]
 
 CACHE_KEY = "_cache_breakpoint"  # P.E.11
+LONGEST_SHOWN: Final = 20
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -38,6 +39,16 @@ def fail(place: str, expected: str, value: object) -> NoReturn:
     """
     found = "nothing" if value is None else type(value).__name__
     raise InvalidTypeError(f"{place}: expected {expected}, found {found}", ErrorData(field=place))
+
+
+def fail_word(place: str, words: Iterable[str], word: str) -> NoReturn:
+    """Say which words a field may hold, and the one that it holds, cut short: it is no content but a name.
+
+    Raises:
+        InvalidTypeError: always.
+    """
+    shown = word if len(word) <= LONGEST_SHOWN else f"{word[:LONGEST_SHOWN]}…"
+    raise InvalidTypeError(f"{place}: expected one of {', '.join(words)}, found {shown!r}", ErrorData(field=place))
 
 
 def load(data: object) -> object:
