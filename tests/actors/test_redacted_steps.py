@@ -10,7 +10,14 @@ from tests.actors.bench import DOCS, NOTES, candidate, head
 from tests.actors.driven import Driven, chosen
 from tests.actors.test_owed_records import TIGHT, rewritten
 
-from contextbus_protocol.commands import CompileStep, ErrorReply, Recorded, RedactedPackage, RedactPackages, StepCompiled
+from contextbus_protocol.commands import (
+    CompileStep,
+    ErrorReply,
+    Recorded,
+    RedactedPackage,
+    RedactPackages,
+    StepCompiled,
+)
 from contextbus_protocol.events import PackageRedacted, RecordAllowed, RecordErased
 from contextbus_protocol.events import StepCompiled as StepCompiledEvent
 from contextbus_protocol.values import Candidate

@@ -114,7 +114,9 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
         redactions=(*state.redactions, (event.package, event.source, event.record_id))[-REMEMBERED_REDACTIONS:],
     )
     state = owe_entries(state, gone)
-    state = replace(state, owed=_redact_owed(state.owed, event), last=_redact_last(state.last, event, history=bool(gone)))
+    state = replace(
+        state, owed=_redact_owed(state.owed, event), last=_redact_last(state.last, event, history=bool(gone))
+    )
     for block in gone:
         state = break_prefix(state, "redacted", block.position)
     last = before.last
