@@ -325,7 +325,8 @@ class StepCheck:
             request=self.flat + own,
             blocks=placed,
             records=records,
-            owed=list(model.owed.values()),
+            # what came to be owed since could not return with an overflow (D.I.4)
+            owed=model.last.owed if self.is_overflow and model.last is not None else list(model.owed.values()),
             estimated=self.manifest.budget.used_tokens + self.manifest.budget.selected_tokens,
             options=options,
         )

@@ -179,3 +179,20 @@ def test_an_empty_query_behind_a_forget() -> None:
     state.race(kinds=("none", "none"), model=OPUS, refresh=False)
     state.teardown()
     assert [e.step for e in state.harness.events(StepCompiled)] == [0, 1]
+
+
+def test_what_came_to_be_owed_before_an_overflow() -> None:
+    """The records of a block that left since the step's first compile were taken to have had their turn."""
+    state = machine()
+    state.append(who=0, with_system=False)
+    state.refresh(who=0)
+    state.append(who=0, with_system=False)
+    state.race(kinds=("user", "none"), model=OPUS, refresh=False)
+    state.refresh(who=0)
+    state.turn(kind="none", model=OPUS, succeeded=True, who=0)
+    state.race(kinds=("none", "none"), model=OPUS, refresh=False)
+    state.forget(during=None, model=OPUS, which=0)
+    state.overflow(behind=0, limit=None, who=0)
+    state.report(status="succeeded", who=0)
+    state.race(kinds=("none", "none"), model=OPUS, refresh=False)
+    state.teardown()
