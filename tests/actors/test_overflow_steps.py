@@ -156,6 +156,22 @@ def test_after_a_forget_the_step_is_compiled_anew_instead() -> None:
     assert run.step("How?", add=False, command="anew").refresh == "redacted"
 
 
+@pytest.mark.rule("D.I.4", "D.J.6", "D.H.5", "D.J.1")
+def test_what_came_to_be_owed_since_the_step_returns_with_the_next_one() -> None:
+    """A forget took a block of its history: the block's other record was no candidate of the first compile."""
+    run = compiled()
+    first = run.package
+    run.report()
+    run.step("And?")
+    run.redact("r1", first)
+    manifest = run.compiled(overflow(1, 500))
+    assert (chosen(manifest), manifest.cache_prefix_cause, run.asked) == ([], "redacted", [])
+    run.report()
+    manifest = run.step("Next?")
+    assert (manifest.refresh, chosen(manifest)) == ("redacted", [("r2", True, "restored"), ("r3", True, "ranked")])
+    assert run.verify().is_clean
+
+
 @pytest.mark.rule("D.I.1")
 def test_no_source_is_asked_even_beside_a_conflict() -> None:
     run = compiled()

@@ -10,7 +10,14 @@ from tests.actors.bench import DOCS, NOTES, candidate, head
 from tests.actors.driven import Driven, chosen
 from tests.actors.test_owed_records import TIGHT, rewritten
 
-from contextbus_protocol.commands import CompileStep, Recorded, RedactedPackage, RedactPackages, StepCompiled
+from contextbus_protocol.commands import (
+    CompileStep,
+    ErrorReply,
+    Recorded,
+    RedactedPackage,
+    RedactPackages,
+    StepCompiled,
+)
 from contextbus_protocol.events import PackageRedacted, RecordAllowed, RecordErased
 from contextbus_protocol.events import StepCompiled as StepCompiledEvent
 from contextbus_protocol.values import Candidate
@@ -95,6 +102,59 @@ def test_with_other_messages_it_is_the_next_step_that_retrieves() -> None:
     run.found["docs"] = (TWO,)
     manifest = run.step("And?")
     assert (manifest.step, manifest.refresh, chosen(manifest)) == (1, "redacted", [("r2", True, "ranked")])
+
+
+@pytest.mark.rule("D.R.7", "D.G.3", "D.G.21", "D.J.1")
+def test_a_step_that_follows_a_forget_with_an_empty_query_is_reopened_from_its_package() -> None:
+    """What is due is the retrieval: nothing of that step was forgotten."""
+    run = compiled()
+    run.redact("r1", run.package)
+    run.asked.clear()
+    assert run.step("  ").step == 1
+    count = len(run.log.commits)
+    for name, other in (("again", run), ("once more", run.beside())):
+        answer = other.send(run.next("  ", add=False, command=name))
+        assert isinstance(answer, StepCompiled)
+        assert (answer.stored, answer.step, answer.reference) == (True, 1, run.package)
+    assert (len(run.log.commits), run.asked, run.fold.redaction_due) == (count, [], True)
+    manifest = run.step("And?")
+    assert (manifest.step, manifest.refresh) == (2, "redacted")
+
+
+@pytest.mark.rule("D.R.9", "D.J.6")
+def test_an_open_step_whose_history_lost_a_block_is_compiled_again_under_its_number_once() -> None:
+    run = compiled()
+    first = run.package
+    run.report()
+    run.step("Next?")
+    run.redact("r1", first)
+    manifest = run.compiled(run.next("Next?", add=False, command="again"))
+    assert (manifest.step, manifest.refresh) == (1, "redacted")
+    answer = run.send(run.next("Next?", add=False, command="once more"))
+    assert isinstance(answer, StepCompiled)
+    assert (answer.stored, answer.step) == (True, 1)
+    assert run.verify().is_clean
+
+
+@pytest.mark.rule("D.G.3", "D.R.9")
+@pytest.mark.parametrize("text", ["And?", "  "])
+@pytest.mark.parametrize(("number", "outcome"), [(1, "stale_step"), (None, 2)])
+def test_of_two_that_compile_a_touched_step_again_at_once_one_has_its_number(
+    text: str, number: int | None, outcome: object
+) -> None:
+    run = compiled()
+    first = run.package
+    run.report()
+    run.step(text)
+    run.redact("r1", first)
+    other = run.beside()
+    command = run.next(text, add=False, command="again", number=number)
+    run.on_store = lambda: other.compiled(run.next(text, add=False, command="at once", number=number))
+    answer = run.send(command)
+    assert (answer.code if isinstance(answer, ErrorReply) else getattr(answer, "step", None)) == outcome
+    steps = [e.step for _, _, c in run.log.commits for e in c.events if isinstance(e, StepCompiledEvent)]
+    assert steps == [0, 1, 1] + ([2] if number is None else [])
+    assert run.verify().is_clean
 
 
 @pytest.mark.rule("D.J.1", "D.J.3", "D.J.4", "D.J.6", "D.Y.2", "D.H.5")

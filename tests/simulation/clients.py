@@ -11,7 +11,7 @@ import msgspec
 from contextbus.client.sending import CommandHead
 from contextbus.core.handle import RunHandle
 from contextbus_protocol import blobs, codec, subjects
-from contextbus_protocol.callbacks import AskCallback
+from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName
 from contextbus_protocol.chat import ChatMessage, assistant, user
 from contextbus_protocol.commands import (
     AnyCommand,
@@ -80,6 +80,8 @@ class Client(Asker):
         self.revision = 0
         self.patched: list[tuple[str, int]] = []
         self.errors: dict[str, int] = {}
+        self.functions: dict[str, tuple[CallbackName, ...]] = {}
+        self.given: dict[str, list[CallbackAnswered]] = {}
         self.compiled: StepCompiled | None = None
         self._random = random.Random(f"{world.random.random()}/{name}")
         self._seconds = self._random.choice(SECONDS)
@@ -238,6 +240,7 @@ class Client(Asker):
         match command:
             case CompileStep() | OverflowStep():
                 self._expected = StepCompiled
+                self.functions[command.command] = command.callbacks if isinstance(command, CompileStep) else ()
             case CreateWorkingMemory() | PatchWorkingMemory():
                 self._expected = WorkingMemoryState
             case _:
@@ -260,6 +263,8 @@ class Client(Asker):
         """Answer for the host: mostly once, at times late, twice, never, or with a failure."""
         for delay, answer in scripts.answer_callback(ask, self.run, self._random, self.world.faults.callback):
             self.world.at(delay, partial(self.world.send, ask.reply_to, answer))
+            if answer.name == ask.name:
+                self.given.setdefault(ask.command, []).append(answer)
 
     def _take(self, answer: AnyMessage) -> None:
         expected = self._expected

@@ -121,6 +121,7 @@ class Harness:
         self.estimator = EstimatorSpec(calibrate=calibrates)
         self.model = Plain(make_estimator().message)
         self.model.calibrates = calibrates
+        self.model.tombstones = self.forgetter.forgotten
         self.sent: dict[str, tuple[AnyCommand, list[ChatMessage]]] = {}
         self.words = 0
         self.steps = self.last_step = 0
@@ -224,7 +225,8 @@ class Harness:
             ):
                 same = last.messages == model.digests and command.step in {None, last.step}
                 own = [p for c, p in self.packages if c == command.command] + [last.package]
-                stored = not last.redacted and not any((RUN, p) in self.world.server.lost for p in own)
+                forgotten = last.redacted or last.history_forgotten
+                stored = not forgotten and not any((RUN, p) in self.world.server.lost for p in own)
                 assert not (same and stored) or model.requested, "an open step with the same messages is compiled anew"
         store = {digest: data for (run, digest), data in self.world.server.blobs.items() if run == RUN}
         self.last_step = sequence

@@ -13,8 +13,9 @@ from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog, read_commits, replay_memory, replay_run, replay_states
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects
+from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import Recorded
-from contextbus_protocol.events import HistoryReplaced, StepCompiled, StepFailed
+from contextbus_protocol.events import HistoryReplaced, PreparedFact, StepCompiled, StepFailed
 from tests.simulation.clients import Acknowledged, Client
 from tests.simulation.forgetting import Forgetter
 from tests.simulation.forgotten import check_forgotten, check_revisions, check_usage
@@ -38,6 +39,7 @@ def check_world(world: World, clients: list[Client], forgetter: Forgetter) -> in
         check_steps(log)
         check_revisions(log)
         check_usage(log)
+        check_callbacks(world, log, [c for c in clients if c.run == run])
         check_forgotten(world, log, forgetter)
         for client in clients:
             if client.run == run:
@@ -105,6 +107,39 @@ def check_steps(log: RunLog) -> None:
                     assert {fact.source for fact in event.sources} <= asked, f"step {event.step} asked others"
                     taken = {e.reason for e in event.entries if e.selected and e.kind != "working-memory"}
                     assert taken <= {"restored", "mandatory"}, f"step {event.step} is reused and takes {taken}"
+
+
+def check_callbacks(world: World, log: RunLog, clients: list[Client]) -> None:
+    """A step is made with what the functions of its own command gave, all of it and nothing else (D.W.4)."""
+    functions = {command: names for c in clients for command, names in c.functions.items()}
+    given = {command: answers for c in clients for command, answers in c.given.items()}
+    for logged in log.commits:
+        command = logged.commit.command
+        for step in logged.commit.events:
+            if not isinstance(step, StepCompiled) or step.overflow is not None:
+                continue
+            names = functions[command]
+            answers = [a for a in given.get(command, []) if a.code is None]
+            data = world.server.blobs.get((log.run, step.package))
+            output = None if data is None else blobs.decode_output(data)
+            prepared = [a for a in answers if a.name == "prepare-step" and _is_prepared_by(step, output, a)]
+            untouched = step.prepared is None and (output is None or output.prepared is None)
+            assert prepared if "prepare-step" in names else untouched, f"{command} is prepared by nobody of its own"
+            queries = {(a.text or "")[:2000] for a in answers if a.name == "rewrite-query"}
+            assert step.rewritten <= bool(queries), f"{command} has a query that nobody made"
+            assert step.rewritten or not ("rewrite-query" in names and step.query_length), f"{command} asked its own"
+            made = output is None or not step.rewritten or output.query in queries | {""}
+            assert made, f"{command} asked something else"
+
+
+def _is_prepared_by(step: StepCompiled, output: blobs.StepOutput | None, answer: CallbackAnswered) -> bool:
+    """Whether all that a step was prepared with is what one answer gave."""
+    fact = step.prepared or PreparedFact()
+    changed = (fact.model, fact.overhead_tokens, fact.tools_digest)
+    same = changed == (answer.model, answer.overhead_tokens, answer.tools_digest)
+    count = None if fact.messages is None else fact.messages.count
+    same = same and count == (None if answer.messages is None else len(answer.messages))
+    return same and (output is None or output.prepared == answer.messages)
 
 
 class Told(Protocol):

@@ -82,6 +82,8 @@ class Last:
     options: Any
     status: str = "open"
     redacted: bool = False
+    history_forgotten: bool = False
+    block_forgotten: bool = False
 
     @property
     def append(self) -> Block | None:
@@ -120,6 +122,7 @@ class Model:
         self.touched = False
         self.redaction_hit = False
         self.forgotten: set[Key] = set()
+        self.tombstones: dict[Key, int] = {}
         self.absent: set[str] = set()
         self.written: dict[str, tuple[tuple[str, str], str | None, list[str]]] = {}
         self.memories: dict[int, Memory] = {}
@@ -254,8 +257,11 @@ class Model:
             if self.owed.get(item.record.key) is item and not item.record.mandatory:
                 item.waits = True
         if self.digests[: len(last.messages)] == last.messages:
-            self.blocks += last.blocks
-            self.owe([])
+            # a text that was forgotten meanwhile does not join; what else its block carried is owed (D.J.4, D.J.6)
+            left = [b for b in last.blocks if last.block_forgotten and b.placement == "append"]
+            self.blocks += [b for b in last.blocks if b not in left]
+            self.owe([Owed(r) for b in left for r in b.records])
+            self.touched = self.touched or bool(left)
         else:
             self.owe([Owed(r) for b in last.blocks for r in b.records])
 
@@ -286,11 +292,14 @@ class Model:
         self.leave(gone)
         if gone:
             self.touched = self.redaction_hit = True
+            if last is not None:
+                last.history_forgotten = True
         if last is not None and last.package == replacement:
             raise AssertionError("a replacement is redacted as the package that it replaces")
         if last is not None and last.package == package:
             last.package, last.redacted = replacement, True
             for block in last.blocks:
+                last.block_forgotten = last.block_forgotten or any(r.key == key for r in block.records)
                 block.records = [r for r in block.records if r.key != key]
             self.redaction_due = self.redaction_due or last.status == "open"
             self.touched = True

@@ -85,7 +85,7 @@ class StepCheck:
             assert step == (self.command.step or 0)
         else:
             assert step >= last.step
-            again = last.redacted or last.package in self.lost or self.retried_lost
+            again = last.redacted or last.history_forgotten or last.package in self.lost or self.retried_lost
             if self.command.step is None:
                 assert step == last.step + 1 or (step == last.step and again), f"step {step} behind {last.step}"
 
@@ -170,7 +170,15 @@ class StepCheck:
                 for c in r.candidates
             ):
                 found[key] = owed
-        return found
+        returned = {(r.source, c.record_id) for r in self.output.restored for c in r.candidates}
+        # what was forgotten since the sources answered is dropped, also before its package is redacted (D.J.4)
+        dropped = {key for key in found if key not in returned and self._is_known_forgotten(key)}
+        return {key: owed for key, owed in found.items() if key not in dropped}
+
+    def _is_known_forgotten(self, key: Key) -> bool:
+        """Whether the step was checked against the tombstone of a record."""
+        erased, seen = self.model.tombstones.get(key), self.event.erasures
+        return erased is not None and seen is not None and erased <= seen
 
     # -- budget and prefix
 
@@ -317,7 +325,8 @@ class StepCheck:
             request=self.flat + own,
             blocks=placed,
             records=records,
-            owed=list(model.owed.values()),
+            # what came to be owed since could not return with an overflow (D.I.4)
+            owed=model.last.owed if self.is_overflow and model.last is not None else list(model.owed.values()),
             estimated=self.manifest.budget.used_tokens + self.manifest.budget.selected_tokens,
             options=options,
         )

@@ -124,7 +124,7 @@ def callbacks_of(chance: random.Random) -> tuple[CallbackName, ...]:
 def answer_callback(
     ask: AskCallback, run: str, chance: random.Random, faulty: float
 ) -> list[tuple[float, CallbackAnswered]]:
-    """What a function of the host gives, each with its delay in seconds: usually one answer (D.W.4)."""
+    """What a function of the host gives, each with its delay in seconds: usually one answer to it (D.W.4)."""
     if ask.name == "rewrite-query":
         text = chance.choice((f"{ask.query} again", "  ", "rewritten"))
         answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, text=text)
@@ -143,10 +143,12 @@ def answer_callback(
     if chance.random() >= faulty:
         return [(delay, answer)]
     failed = CallbackAnswered(run=run, token=ask.token, name=ask.name, code="error", origin_type="KeyError")
+    other: CallbackName = "rewrite-query" if ask.name == "prepare-step" else "prepare-step"
+    strange = CallbackAnswered(run=run, token=ask.token, name=other, text="another's", overhead_tokens=777)
     outcomes: list[list[tuple[float, CallbackAnswered]]] = [
         [],
         [(delay + ask.seconds_left * 2, answer)],
-        [(delay, answer), (delay * 2, answer)],
+        [(delay / 2, strange), (delay, answer), (delay * 2, answer)],
         [(delay, failed)],
         [(delay, answer), (delay * 2, failed)],
     ]

@@ -15,7 +15,7 @@ from contextbus.core import run, step
 from contextbus.core.placed_blocks import PlacedBlock
 from contextbus.core.refresh import plan_refresh
 from contextbus.core.run_state import RunState
-from contextbus_protocol.events import AnyEvent, CallFailed, CallSucceeded, UnknownEvent
+from contextbus_protocol.events import AnyEvent, CallFailed, CallSucceeded, StepCompiled, UnknownEvent
 from contextbus_protocol.values import RefreshOptions
 from tests.simulation.harness import MODELS
 from tests.simulation.machine import RunMachine, settings_of
@@ -153,3 +153,46 @@ def test_an_overflow_whose_first_package_is_gone() -> None:
     state.teardown()
     assert state.harness.model.last is not None
     assert state.harness.model.last.step == 0
+
+
+def test_what_was_forgotten_while_it_was_to_return() -> None:
+    """A record whose tombstone the step had read was expected to be restored until its package was redacted."""
+    state = machine()
+    state.rewrite(behind=False, keep=0, model=OPUS, outcome=False, who=0)
+    state.step(kind="user", model=OPUS, passes=30, refresh=True, sources=4, tools=None, who=0)
+    state.forget(during=0, model=OPUS, which=0)
+    state.step(kind="none", model=OPUS, passes=30, refresh=False, sources=4, tools=None, who=0)
+    state.rewrite(behind=False, keep=0, model=OPUS, outcome=True, who=0)
+    state.step(kind="none", model=OPUS, passes=30, refresh=False, sources=4, tools=None, who=0)
+    state.reload(who=0)
+    state.rewrite(behind=False, keep=3, model=OPUS, outcome=False, who=0)
+    state.forget(during=0, model=OPUS, which=13)
+    state.teardown()
+
+
+def test_an_empty_query_behind_a_forget() -> None:
+    """A step that could not retrieve was compiled anew whenever it was asked for, each time under the same number."""
+    state = machine()
+    state.rewrite(behind=False, keep=0, model=OPUS, outcome=False, who=0)
+    state.forget(during=None, model=OPUS, which=0)
+    state.race(kinds=("blank", "none"), model=OPUS, refresh=False)
+    state.race(kinds=("none", "none"), model=OPUS, refresh=False)
+    state.teardown()
+    assert [e.step for e in state.harness.events(StepCompiled)] == [0, 1]
+
+
+def test_what_came_to_be_owed_before_an_overflow() -> None:
+    """The records of a block that left since the step's first compile were taken to have had their turn."""
+    state = machine()
+    state.append(who=0, with_system=False)
+    state.refresh(who=0)
+    state.append(who=0, with_system=False)
+    state.race(kinds=("user", "none"), model=OPUS, refresh=False)
+    state.refresh(who=0)
+    state.turn(kind="none", model=OPUS, succeeded=True, who=0)
+    state.race(kinds=("none", "none"), model=OPUS, refresh=False)
+    state.forget(during=None, model=OPUS, which=0)
+    state.overflow(behind=0, limit=None, who=0)
+    state.report(status="succeeded", who=0)
+    state.race(kinds=("none", "none"), model=OPUS, refresh=False)
+    state.teardown()

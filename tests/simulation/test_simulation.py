@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import ANY
 
 import msgspec
 import pytest
 
-from contextbus.actors import append, settle
+from contextbus.actors import append, settle, stepping
 from contextbus.actors.effects import Store
 from contextbus.actors.placement import Placement
+from contextbus.core import run
 from contextbus.core.handle import RunHandle
+from contextbus.core.run_state import RunState
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.outcomes import Committed
 from tests.simulation.run import simulate
@@ -42,6 +45,13 @@ def test_seeds_that_once_failed(seed: int) -> None:
     assert simulate(seed).steps > 0
 
 
+def test_functions_of_the_host_take_part() -> None:
+    """Without faults each is answered; with them some fail and some are late."""
+    assert not {"hook_failed", "callback_timeout"} & set(simulate(3, NO_FAULTS).errors)
+    errors = {code for seed in range(8) for code in simulate(seed, ODD_HOSTS, steps=8).errors}
+    assert {"hook_failed", "callback_timeout"} <= errors
+
+
 def test_without_faults_nothing_is_given_up() -> None:
     result = simulate(3, NO_FAULTS)
     assert result.kills == 0
@@ -54,6 +64,7 @@ def test_a_seed_reproduces_exactly() -> None:
 
 
 HARSH = Faults(drop=0.04, kill=0.012, lost_reply=0.06, lost_request=0.06)
+ODD_HOSTS = Faults(callback=0.5)
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -122,9 +133,36 @@ def build_on_unread_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunHandle, "acknowledge", acknowledge)
 
 
+def take_any_answer(patch: pytest.MonkeyPatch) -> None:
+    """Selection takes an answer of the host to another question for the one that it asked."""
+
+    def question_of(_flight: object) -> object:
+        return ANY
+
+    patch.setattr(stepping, "question_of", question_of)
+
+
+def warn_every_time(patch: pytest.MonkeyPatch) -> None:
+    """A run that was warned of unaccounted usage is warned of it again."""
+    real = run.fold_event
+
+    def fold(state: RunState, *rest: Any) -> RunState:
+        return msgspec.structs.replace(real(state, *rest), warned=())
+
+    patch.setattr(run, "fold_event", fold)
+
+
 @pytest.mark.parametrize(
     "plant",
-    [forget_commands, trust_refusals, commit_before_blobs, answer_before_commit, build_on_unread_messages],
+    [
+        forget_commands,
+        trust_refusals,
+        commit_before_blobs,
+        answer_before_commit,
+        build_on_unread_messages,
+        take_any_answer,
+        warn_every_time,
+    ],
 )
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

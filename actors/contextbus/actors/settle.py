@@ -69,7 +69,7 @@ def look_up(fold: RunState, flight: Flight) -> CommandFact | None:
         return None
     same = is_reopened(fold, command)
     asked = command.refresh or fold.refresh_requested
-    gone = last.redacted or fold.redaction_due or last.sequence == flight.gone
+    gone = is_forgotten(last) or last.sequence == flight.gone
     if same and not asked and not gone and flight.conflicts == 0:
         return CommandFact(
             command=command.command,
@@ -96,8 +96,17 @@ def is_reopened(fold: RunState, command: CompileStep) -> bool:
     return fold.scope is None or narrow(fold.scope, command.options.scope) == narrow(fold.scope, last.scope)
 
 
+def is_forgotten(last: LastStep) -> bool:
+    """Whether a forget touched a step's package or its history since it was compiled (D.R.9).
+
+    A retrieval that is due after a forget is no such thing: with an empty query a step that follows it has its package,
+    and the retrieval stays due (D.G.21).
+    """
+    return last.redacted or last.history_forgotten
+
+
 def number_step(fold: RunState, flight: Flight, command: CompileStep) -> int:
-    """The number of a step: the one it asks for, the last one's where its stored package is gone, else the next."""
+    """The number of a step: the one it asks for, the last one's where its package is to be made anew, else the next."""
     if command.step is not None:
         return command.step
     last = fold.last
@@ -105,7 +114,7 @@ def number_step(fold: RunState, flight: Flight, command: CompileStep) -> int:
         return 0
     known = find_command(fold, command.command)
     lost = flight.gone in (last.sequence, None if known is None else known.sequence)
-    gone = last.redacted or fold.redaction_due or lost
+    gone = is_forgotten(last) or lost
     again = gone and (is_reopened(fold, command) or (known is not None and known.step == last.step))
     return last.step if again else last.step + 1
 

@@ -128,7 +128,9 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
         redactions=(*state.redactions, (event.package, event.source, event.record_id))[-REMEMBERED_REDACTIONS:],
     )
     state = owe_entries(state, gone)
-    state = replace(state, owed=_redact_owed(state.owed, event), last=_redact_last(state.last, event))
+    state = replace(
+        state, owed=_redact_owed(state.owed, event), last=_redact_last(state.last, event, history=bool(gone))
+    )
     for block in gone:
         state = break_prefix(state, "redacted", block.position)
     last = before.last
@@ -145,10 +147,10 @@ def _redact_owed(owed: Iterable[OwedEntry], event: PackageRedacted) -> tuple[Owe
     return tuple(replace(o, package=event.replacement) if o.package == event.package else o for o in kept)
 
 
-def _redact_last(last: LastStep | None, event: PackageRedacted) -> LastStep | None:
+def _redact_last(last: LastStep | None, event: PackageRedacted, *, history: bool) -> LastStep | None:
     if last is None:
         return None
-    last = replace(last, owed=_redact_owed(last.owed, event))
+    last = replace(last, owed=_redact_owed(last.owed, event), history_forgotten=last.history_forgotten or history)
     if last.package != event.package:
         return last
     entries = tuple(e for e in last.entries if not _is_forgotten(e, event))

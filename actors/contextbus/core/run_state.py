@@ -68,7 +68,8 @@ class LastStep(msgspec.Struct, frozen=True):
     ``options`` are those it was compiled with, what the host's hook changed included.  ``estimated`` is the counted
     size of its request in tokens, ``tail`` its tail if that stays once the call succeeded (D.F.9), ``loose_tail`` tells
     that it ended with one that does not.  ``owed`` are the records that could return with it.  ``redacted`` tells that
-    a forget took its stored package, ``block_forgotten`` that its block carries what was forgotten.
+    a forget took its stored package, ``block_forgotten`` that its block carries what was forgotten,
+    ``history_forgotten`` that a forget took a block from the history that it was compiled for.
     """
 
     step: int
@@ -92,6 +93,7 @@ class LastStep(msgspec.Struct, frozen=True):
     prepared: PreparedFact | None = None
     redacted: bool = False
     block_forgotten: bool = False
+    history_forgotten: bool = False
 
 
 class RunState(msgspec.Struct, frozen=True):
