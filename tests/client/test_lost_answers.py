@@ -20,20 +20,22 @@ from contextbus_protocol.messages import AnyMessage
 
 CI = contextbus.candidate("0", "Deploys need a green CI run.", 0.9)
 DONE = contextbus.Report(status="succeeded", messages=[assistant("Run the pipeline.")])
-SHORT = 0.4
+SHORT = 0.1
 
 
 class Losing:
-    """A host whose answers arrive nowhere while ``loses``; all else is the host's."""
+    """A host whose answers arrive nowhere while ``loses``, but for the next ``passes``; all else is the host's."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self.loses = False
+        self.passes = 0
 
     def reply_address(self, take_question: TakeQuestion | None = None) -> tuple[str, asyncio.Future[AnyMessage]]:
         """An address of the host; while answers are lost, with a future that never comes."""
         address, future = self._host.reply_address(take_question)
-        return address, asyncio.get_running_loop().create_future() if self.loses else future
+        is_lost, self.passes = self.loses and self.passes == 0, max(0, self.passes - 1)
+        return address, asyncio.get_running_loop().create_future() if is_lost else future
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
@@ -85,8 +87,7 @@ async def test_a_report_that_went_behind_anothers_message_is_given_again() -> No
         other = await bus.run("r", scope=SCOPE)
         other.append(user("And me?"))
         await other.flush()
-        await one.load()
-        losing.loses = True
+        losing.loses, losing.passes = True, 1  # the first answer is that the history is another's
         with pytest.raises(DeadlineExceededError):
             await one.after_model_call(DONE, seconds=SHORT)
         losing.loses = False

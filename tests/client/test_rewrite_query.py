@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with
 
@@ -77,7 +78,7 @@ async def test_one_function_serves_runs_and_compilers_and_sees_no_block_of_ours(
 class Counting(SourceHistory, frozen=True):
     """A history that counts how often its messages are read."""
 
-    read: list[None] = []
+    read: list[None] = msgspec.field(default_factory=list[None])
 
     def messages(self) -> list[contextbus.ChatMessage | None]:
         """Count one."""
@@ -102,7 +103,14 @@ async def test_the_messages_are_read_only_when_a_function_is_asked() -> None:
         assert counting.read == []
         address, _ = bus.host.reply_address()
         question = AskCallback(
-            run="r", tenant=bus.tenant, token="t", reply_to=address, name="rewrite-query", step=4, query="q"
+            run="r",
+            command="c",
+            token="t",
+            reply_to=address,
+            name="rewrite-query",
+            step=4,
+            seconds_left=1.0,
+            query="q",
         )
         callbacks.take(question)
         for _ in range(20):

@@ -28,8 +28,8 @@ AT_ONCE: Final = 64
 class RunContent(msgspec.Struct, frozen=True):
     """A run with its texts: the fold, the source messages, and the placed blocks with their positions.
 
-    ``sent`` are the digests of the blocks that the steps of this reading sent, tails included (D.G.33): where a run is read
-    on, those of the commits behind what was known.
+    ``sent`` are the digests of the blocks that the steps of this reading sent, tails included (D.G.33): where a run is
+    read on, those of the commits behind what was known.
     """
 
     state: RunState
