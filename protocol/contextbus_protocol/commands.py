@@ -82,13 +82,21 @@ class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):
 
 
 class ReportStep(Command, frozen=True, kw_only=True, tag="report-step"):
-    """How the model call of a step went (client to selection, D.W.8)."""
+    """How the model call of a step went (client to selection, D.W.8).
+
+    ``started_at`` is in milliseconds since the epoch; ``request_digest`` is over the body that was sent, ``upstream``
+    and ``response_model`` are words of at most 64 characters.
+    """
 
     step: int
     status: Literal["succeeded", "failed", "cancelled", "overflow"]
     history: NewMessages | None = None
     usage: Usage | None = None
     finish_reason: str | None = None
+    started_at: int | None = None
+    response_model: str | None = None
+    request_digest: str | None = None
+    upstream: str | None = None
 
 
 class AppendMessages(Command, frozen=True, kw_only=True, tag="append-messages"):

@@ -233,11 +233,19 @@ class StepFailed(Event, frozen=True, kw_only=True, tag="step-failed"):
 
 
 class CallSucceeded(Event, frozen=True, kw_only=True, tag="call-succeeded"):
-    """The model call of a step succeeded: its append block joins the history (D.F.13)."""
+    """The model call of a step succeeded: its append block joins the history (D.F.13).
+
+    ``started_at`` is when the call began, in milliseconds since the epoch; ``response_model`` and ``upstream`` say who
+    answered, ``request_digest`` is over the body that was sent (D.W.8).
+    """
 
     step: int
     usage: Usage | None = None
     finish_reason: str | None = None
+    started_at: int | None = None
+    response_model: str | None = None
+    request_digest: str | None = None
+    upstream: str | None = None
 
 
 class CallFailed(Event, frozen=True, kw_only=True, tag="call-failed"):

@@ -13,6 +13,7 @@ from contextbus_protocol.errors import (
     ContextBudgetExceededError,
     ContextBusError,
     InvalidTypeError,
+    PayloadTooLargeError,
     ScopeConflictError,
     SourceFailedError,
     StaleStepError,
@@ -32,6 +33,18 @@ class TicketsDownError(RuntimeError):
 
 async def log_bytes(bus: contextbus.ContextBus, run: contextbus.Run) -> bytes:
     return b"\n".join(codec.encode_commit(c.commit) for c in await read_part(bus.driver, run.id, "run"))
+
+
+@pytest.mark.rule("D.W.9")
+async def test_messages_larger_than_the_store_takes_are_refused_with_the_fix() -> None:
+    async with bus_with() as bus:
+        run = await bus.run("r", scope=SCOPE)
+        with pytest.raises(
+            PayloadTooLargeError, match=r"exceeds 67108864; record messages in parts \(append, then flush"
+        ):
+            await run.before_model_call([user("x" * (64 * 1024 * 1024))], model=MODEL)
+        await run.before_model_call([user("How?")], model=MODEL)
+        assert run.messages == (user("How?"),)
 
 
 @pytest.mark.rule("D.W.2", "D.T.3", "D.G.27")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with
 
 import contextbus.client as contextbus
 from contextbus.client import PreparedStep, StepContext
+from contextbus.client.callbacks import Callbacks
+from contextbus.core.history import SourceHistory
 from contextbus_protocol import blobs
+from contextbus_protocol.callbacks import AskCallback
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.events import StepCompiled
@@ -45,6 +49,75 @@ async def test_sources_are_asked_what_the_host_made_of_the_query() -> None:
         output = blobs.decode_output((await bus.blobs(await bus.log("r")))[event.package])
         assert (output.query, output.user_text) == ("pipeline deploy", "How?")
         assert (await bus.verify("r")).is_clean
+
+
+@pytest.mark.rule("D.A.9", "D.G.18")
+async def test_one_function_serves_runs_and_compilers_and_sees_no_block_of_ours() -> None:
+    seen: list[StepContext] = []
+
+    def rewrite(query: str, step: StepContext) -> str:
+        seen.append(step)
+        return query.upper()
+
+    rag = Scripted([CI])
+    async with bus_with(rag) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], rewrite_query=rewrite)
+        step = await run.before_model_call([user("How?")], model=MODEL)
+        await run.after_model_call(DONE)
+        await run.before_model_call([user("How?"), *step.placed_messages(), *DONE.messages], model=MODEL, refresh=True)
+    compiler = contextbus.Compiler(sources=[rag], rewrite_query=rewrite)
+    first = await compiler.before_model_call(run_id="r", step=0, messages=[user("How?")], model=MODEL)
+    placed = [m for block in first.blocks if block.placement == "append" for m in block.messages]
+    assert placed
+    messages = [user("How?"), *placed, *DONE.messages]
+    await compiler.before_model_call(run_id="r", step=1, messages=messages, model=MODEL, refresh=True)
+    assert seen[:2] == seen[2:]
+    assert [(s.run, s.step, len(s.messages), s.model) for s in seen[2:]] == [("r", 0, 1, MODEL), ("r", 1, 2, MODEL)]
+
+
+class Counting(SourceHistory, frozen=True):
+    """A history that counts how often its messages are read."""
+
+    read: list[None] = msgspec.field(default_factory=list[None])
+
+    def messages(self) -> list[contextbus.ChatMessage | None]:
+        """Count one."""
+        self.read.append(None)
+        return super().messages()
+
+
+@pytest.mark.rule("D.A.9", "D.W.4")
+async def test_the_messages_are_read_only_when_a_function_is_asked() -> None:
+    seen: list[StepContext] = []
+
+    def rewrite(query: str, step: StepContext) -> str:
+        seen.append(step)
+        return query
+
+    async with bus_with() as bus:
+        context = StepContext(run="r", step=0, messages=(), model=MODEL)
+        callbacks = Callbacks(bus.host, None, rewrite, context)
+        history = Counting().append([user("How?")], [0])
+        counting = Counting(**{name: getattr(history, name) for name in SourceHistory.__struct_fields__})
+        callbacks.see(counting)
+        assert counting.read == []
+        address, _ = bus.host.reply_address()
+        question = AskCallback(
+            run="r",
+            command="c",
+            token="t",
+            reply_to=address,
+            name="rewrite-query",
+            step=4,
+            seconds_left=1.0,
+            query="q",
+        )
+        callbacks.take(question)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        callbacks.close()
+        assert [(s.step, s.messages) for s in seen] == [(4, (user("How?"),))]
+        assert len(counting.read) == 1
 
 
 @pytest.mark.rule("D.A.9", "D.G.13", "D.R.7")

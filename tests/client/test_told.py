@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -87,6 +89,39 @@ async def test_the_host_is_told_each_warning_after_the_commit(*, fails: bool) ->
         step = await run.before_model_call([user("How?")], model=MODEL)
         assert (await run.before_model_call([user("How?")], model=MODEL)).stored
         assert tuple(told) == step.warnings == (ContextWarning("context-source-failed", source="rag", error="error"),)
+
+
+@pytest.mark.rule("D.G.26", "D.W.4")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_async_function_is_waited_for_in_runs_and_compilers(*, fails: bool) -> None:
+    told: list[ContextWarning] = []
+
+    async def on_warning(warning: ContextWarning) -> None:
+        await asyncio.sleep(0)
+        told.append(warning)
+        if fails:
+            raise RuntimeError("host")
+
+    warning = ContextWarning("context-source-failed", source="rag", error="error")
+    source = Scripted(RuntimeError("down"))
+    async with contextbus.open("memory:", sources=[source], memory=False) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], on_warning=on_warning)
+        await run.before_model_call([user("How?")], model=MODEL)
+        assert told == [warning]
+    compiler = contextbus.Compiler(sources=[source], on_warning=on_warning)
+    await compiler.before_model_call(run_id="r", step=0, messages=[user("How?")], model=MODEL)
+    assert told == [warning, warning]
+
+
+@pytest.mark.rule("D.G.26", "D.I.1")
+async def test_an_overflow_asks_nobody_so_no_failure_is_told_again() -> None:
+    told: list[ContextWarning] = []
+    async with contextbus.open("memory:", sources=[Scripted(RuntimeError("down"))], memory=False) as bus:
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], on_warning=told.append)
+        step = await run.before_model_call([user("How?")], model=MODEL)
+        smaller = await run.on_overflow()
+        assert tuple(told) == step.warnings == smaller.warnings
+        assert len(told) == 1
 
 
 @pytest.mark.rule("D.G.2", "D.W.6")

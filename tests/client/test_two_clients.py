@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with, sent, state_of
 
 import contextbus.client as contextbus
-from contextbus.client.run import MOST_MESSAGES
+from contextbus.client.run_history import MOST_MESSAGES
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.errors import InvalidRequestError, StaleStepError
 from contextbus_protocol.events import StepCompiled

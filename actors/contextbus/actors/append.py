@@ -20,6 +20,7 @@ from contextbus_protocol.outcomes import Committed, Conflicted, Unstored
 ATTEMPTS: Final = 12
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
 STORE_FULL: Final = (10023, 10047, 10077)
+TOO_LARGE: Final = 10054
 LOOK: Final = "`contextbus doctor` tells whether its server and streams are there"
 _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 1.0
@@ -144,6 +145,9 @@ def advance(state: Appending, outcome: Outcome) -> tuple[Appending, Operation]:
             if code in WRONG_LAST_SEQUENCE and state.phase == "commit":
                 state = msgspec.structs.replace(state, phase="last")
                 return state, _operation(state)
+            if code == TOO_LARGE:
+                fix = "record messages in parts (append, then flush), or shorten the longest"
+                return state, _unstored(state, "payload_too_large", f"{reason}; {fix}")
             fix = "; free disk space or raise the limit of its stream, then send it again" if code in STORE_FULL else ""
             return state, _unstored(state, "limit", f"the log refused with code {code}: {reason}{fix}")
         case LastRead():

@@ -159,6 +159,9 @@ def digest_command(command: RunCommand) -> str:
                 command.usage,
                 command.finish_reason,
             )
+            more = (command.started_at, command.response_model, command.request_digest, command.upstream)
+            if any(field is not None for field in more):  # without them the digest is what older releases made
+                key = (*key, *more)
         case OverflowStep():
             key = ("overflow-step", command.step, command.input_tokens)
         case RedactPackages():

@@ -8,6 +8,7 @@ from contextbus.actors import gather
 from contextbus.actors.effects import Send
 from contextbus.actors.flight import Flight, RunCommand, digest_command
 from contextbus.core.estimate import Estimator, make_estimator
+from contextbus.core.reported import outcome_of_report
 from contextbus.core.run_state import RunState
 from contextbus.core.scope import narrow, require_within
 from contextbus.core.step import counter_of, take_messages
@@ -32,8 +33,6 @@ from contextbus_protocol.errors import (
 )
 from contextbus_protocol.events import (
     AnyEvent,
-    CallFailed,
-    CallSucceeded,
     PackageRedacted,
     RefreshRequested,
     StepFailed,
@@ -173,13 +172,7 @@ def plan_record(
             if command.history is not None and fold.estimator is not None and fold.scope is not None:
                 estimator = make_estimator(fold.estimator, tokenizers)
                 history = _take(fold, command.history, fold.scope, estimator)
-            if command.status == "succeeded":
-                outcome: AnyEvent = CallSucceeded(
-                    step=command.step, usage=command.usage, finish_reason=command.finish_reason
-                )
-            else:
-                outcome = CallFailed(step=command.step, status=command.status)
-            events = (outcome,)
+            events = (outcome_of_report(command),)
         case RequestRefresh():
             _check_exists(fold, command.run)
             events = (RefreshRequested(),)

@@ -26,8 +26,8 @@ from contextbus.client.compiled import CompiledStep
 from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
+from contextbus.client.report import Report
 from contextbus.client.run import Run
-from contextbus.client.run_options import Report
 from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
 from contextbus.client.working_memory_tools import SnapshotHandle, working_memory_tools
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget

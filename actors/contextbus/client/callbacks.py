@@ -59,7 +59,7 @@ class Callbacks:
         host: carries the answers.
         prepare_step: may change messages, model, tools and overhead of the step.
         rewrite_query: makes the query that sources are asked (D.A.9).
-        context: the step as the functions see it; its number is filled in.
+        context: the step as the functions see it; its number and messages are filled in when one is asked.
         tools: the tool definitions of the step as JSON text.
         count_overhead: counts the overhead of other tools, or of a model of another provider; None where the caller
             named the overhead.
@@ -81,6 +81,7 @@ class Callbacks:
         self._prepare_step = prepare_step
         self._rewrite_query = rewrite_query
         self._context = context
+        self._history = SourceHistory()
         self._answers: dict[CallbackName, asyncio.Task[CallbackAnswered]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -95,10 +96,8 @@ class Callbacks:
         return tuple(names)
 
     def see(self, history: SourceHistory) -> None:
-        """The history that the functions get to see."""
-        if self.names:
-            messages = tuple(m for m in history.messages() if m is not None)
-            self._context = msgspec.structs.replace(self._context, messages=messages)
+        """Note the history that the functions get to see; nothing is made of it before one is asked."""
+        self._history = history
 
     def take(self, question: AskCallback) -> None:
         """Answer a question in a task of its own; of another run, or for a function that is not there, none."""
@@ -133,7 +132,8 @@ class Callbacks:
         return None
 
     async def _make(self, question: AskCallback) -> CallbackAnswered:
-        context = msgspec.structs.replace(self._context, step=question.step)
+        messages = tuple(m for m in self._history.messages() if m is not None)
+        context = msgspec.structs.replace(self._context, step=question.step, messages=messages)
         try:
             if question.name == "prepare-step":
                 return await self._prepare(question, context)

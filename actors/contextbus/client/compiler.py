@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import anyio
 import msgspec
 
+from contextbus.client.callbacks import RewriteQuery, StepContext
 from contextbus.client.compiled import Tools
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.sending import DEFAULT_SECONDS
@@ -43,14 +44,14 @@ from contextbus.core.manifest import context_warnings
 from contextbus.core.observer import Observer
 from contextbus.core.request_history import RequestHistory, take_request
 from contextbus.core.targets.tools import tools_text
-from contextbus.runtime.logs import get_logger
 from contextbus.runtime.telemetry import report_compile
+from contextbus.runtime.telling import OnWarning, tell_warnings
 from contextbus.sources.interface import Source
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidRequestError, InvalidTypeError
-from contextbus_protocol.package import ContextManifest, ContextWarning, Package
+from contextbus_protocol.package import ContextManifest, Package
 from contextbus_protocol.values import (
     ContextBudget,
     EstimatorSpec,
@@ -61,13 +62,6 @@ from contextbus_protocol.values import (
     SourceResult,
 )
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
-
-RewriteQuery = Callable[[str, StepRequest], Awaitable[str] | str]
-"""Makes the query of a retrieval from ours and the step's input, async or not (D.A.9)."""
-
-OnWarning = Callable[[ContextWarning], object]
-
-_log = get_logger(__name__)
 
 
 class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +96,7 @@ class Compiler:
         observer: hears of each compile; what it raises changes nothing (D.S.5).
         on_warning: told of each failed optional source (D.G.26), and once of usage that no source reported (D.L.3);
             async or not.
-        rewrite_query: makes the query of a retrieval, given ours and the step's input (D.A.9).
+        rewrite_query: makes the query of a retrieval, given ours and the step as its functions see it (D.A.9).
         bound_models: further models that bind thinking to the prefix (D.F.12).
         parent_scope: the memory scope of the run that this compiler works under: its scope and those of its sources
             lie within it (D.K.5-D.K.7).
@@ -327,7 +321,7 @@ class Compiler:
             texts = drop_waiting(texts, last.plan.restored, before)
         plan = plan_step(before, request, options, texts, estimator)
         if plan.is_due and self._rewrite_query is not None:
-            rewritten = self._rewrite_query(plan.query, request)
+            rewritten = self._rewrite_query(plan.query, _seen_by_host(request))
             text = cast("object", await rewritten if inspect.isawaitable(rewritten) else rewritten)
             if not isinstance(text, str):
                 raise InvalidTypeError("rewrite_query must return the query, a text")
@@ -382,15 +376,19 @@ class Compiler:
     async def _warn(self, manifest: ContextManifest) -> None:
         warnings = (*context_warnings(manifest), *self._sources.warnings)
         self._sources.warnings.clear()
-        if self._on_warning is None:
-            return
-        for warning in warnings:
-            try:
-                told = self._on_warning(warning)
-                if inspect.isawaitable(told):
-                    await told
-            except Exception as exc:  # told after the fact: it changes nothing (D.W.4)
-                _log.warning("on_warning_failed", run=manifest.run_id, step=manifest.step, error=type(exc).__name__)
+        await tell_warnings(self._on_warning, warnings, run=manifest.run_id, step=manifest.step)
+
+
+def _seen_by_host(request: StepRequest) -> StepContext:
+    """The step as a function of the host sees it: the messages without our blocks, as those of a run are."""
+    own = frozenset(request.request.present)
+    messages = (e.message for e in request.request.history if e.digest not in own)
+    return StepContext(
+        run=request.run_id,
+        step=request.step,
+        messages=tuple(m for m in messages if m is not None),
+        model=request.model,
+    )
 
 
 def _digest_tools(tools: Tools) -> str | None:

@@ -12,7 +12,7 @@ from contextbus.client.callbacks import PrepareStep, RewriteQuery
 from contextbus.client.memories import Memories
 from contextbus.client.reading import read_blobs, read_log
 from contextbus.client.run import Run
-from contextbus.client.run_options import OnWarning, read_options
+from contextbus.client.run_options import read_options
 from contextbus.core.observer import Observer
 from contextbus.core.scope import require_scope, require_within
 from contextbus.replay.run_log import RunLog
@@ -20,6 +20,7 @@ from contextbus.replay.verify import Verdict, verify_run
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
 from contextbus.runtime.journal import Journal, Unanswered
+from contextbus.runtime.telling import OnWarning
 from contextbus.sources.interface import Source, scope_read
 from contextbus.sources.skill_files import Skill
 from contextbus.sources.skills import SkillsSource
@@ -118,7 +119,7 @@ class ContextBus:
             bound_models: further models that bind their thinking to the prefix (D.F.12).
             prepare_step: is asked before each step and may change messages, model, tools and overhead (D.R.2).
             rewrite_query: makes the query that sources are asked of the step's own (D.A.9).
-            on_warning: is told each warning of a step once it is stored (D.G.26, D.W.4).
+            on_warning: is told each warning of a step once it is stored, async or not (D.G.26, D.W.4).
 
         Raises:
             ScopeConflictError: the scope, or that at which a source of this process reads, lies outside the parent's

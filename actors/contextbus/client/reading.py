@@ -28,13 +28,14 @@ AT_ONCE: Final = 64
 class RunContent(msgspec.Struct, frozen=True):
     """A run with its texts: the fold, the source messages, and the placed blocks with their positions.
 
-    ``own`` are the digests of all blocks that were ever sent, tails included (D.G.33).
+    ``sent`` are the digests of the blocks that the steps of this reading sent, tails included (D.G.33): where a run is
+    read on, those of the commits behind what was known.
     """
 
     state: RunState
     messages: tuple[ChatMessage, ...] = ()
     blocks: BlocksInPlace = BlocksInPlace()
-    own: frozenset[str] = frozenset()
+    sent: tuple[str, ...] = ()
 
 
 async def read_part(
@@ -108,8 +109,8 @@ async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) 
                 raise NotFoundError(f"messages of run {run!r} are no longer stored; start a new run")
             messages.extend(blobs.decode_input(data).messages)
     blocks = await _read_blocks(driver, state, known)
-    own = frozenset(block.digest for e in events if isinstance(e, StepCompiled) for block in e.blocks)
-    return RunContent(state, tuple(messages), blocks, own)
+    sent = tuple(block.digest for e in events if isinstance(e, StepCompiled) for block in e.blocks)
+    return RunContent(state, tuple(messages), blocks, sent)
 
 
 async def _read_blocks(driver: JournalDriver, state: RunState, known: RunContent) -> BlocksInPlace:

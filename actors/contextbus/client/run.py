@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 import msgspec
 
 from contextbus.client.callbacks import Callbacks, StepContext
 from contextbus.client.compiled import CompiledStep, Tools
-from contextbus.client.given import GivenMessage, read_given, read_usage
-from contextbus.client.reading import RunContent, read_run
-from contextbus.client.rendered import BlocksInPlace, RenderedHistory
-from contextbus.client.run_options import OpenBus, Report, RunOptions
-from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
+from contextbus.client.given import GivenMessage, read_given
+from contextbus.client.report import Report, read_report
+from contextbus.client.run_history import RunHistory
+from contextbus.client.run_options import OpenBus, RunOptions
+from contextbus.client.sending import DEFAULT_SECONDS, OpenCommands, Sender
 from contextbus.client.working_memory import RunWorkingMemory
 from contextbus.client.working_memory_tools import WorkingMemoryTools
 from contextbus.core.budget import require_count
 from contextbus.core.estimate import estimate_overhead, make_estimator
-from contextbus.core.history import SourceHistory, digest_message
+from contextbus.core.run import find_command
 from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import tools_text
 from contextbus.core.working_memory_tools import DEFAULT_PREFIX
 from contextbus.runtime.clock import SystemClock
-from contextbus.runtime.logs import get_logger
 from contextbus.runtime.telemetry import report_compile
+from contextbus.runtime.telling import tell_warnings
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import (
-    AppendMessages,
     CompileStep,
     OverflowStep,
     Recorded,
@@ -38,18 +36,10 @@ from contextbus_protocol.commands import (
 )
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import HookFailedError, InvalidRequestError, InvalidTypeError, SourceFailedError
-from contextbus_protocol.package import Package
-from contextbus_protocol.values import (
-    Model,
-    StepOptions,
-)
-
-MOST_MESSAGES: Final = 2_000
-"""So many new messages travel with a step at the most; a commit holds a line for each, and a server takes 1 MiB."""
-
+from contextbus_protocol.package import ContextWarning, Package
+from contextbus_protocol.values import Model, StepOptions
 
 _clock = SystemClock()
-_log = get_logger(__name__)
 
 
 class Run:
@@ -66,12 +56,10 @@ class Run:
         self._options = options
         self._sender = Sender(bus.host, bus.tenant, run)
         self.working_memory = RunWorkingMemory(self._sender)
-        self._content = RunContent(RunState(run))
-        self._blocks = BlocksInPlace()
-        self._rendered = RenderedHistory(self._sender.handle.history, self._blocks)
-        self._own: set[str] = set()  # digests of every block that was sent: none is ever a message of the user
+        self._history = RunHistory(bus.driver, self._sender, run)
+        self._commands = OpenCommands()
         self._open: CompiledStep | None = None
-        self._open_count = 0
+        self._reported: int | None = None  # the step whose report was not acknowledged yet
         self._compiled: CompiledStep | None = None  # the last one, which an overflow may have compiled again
 
     @property
@@ -82,7 +70,7 @@ class Run:
     @property
     def state(self) -> RunState:
         """The run as its log said when it was read last."""
-        return self._content.state
+        return self._history.content.state
 
     async def load(self, at_least: int = 0) -> None:
         """Read the run from the log; messages that were not handed over yet stay behind what is read.
@@ -91,12 +79,7 @@ class Run:
             DeadlineExceededError: log or store do not answer.
             NotFoundError: messages of the run are no longer stored.
         """
-        content = await read_run(self._bus.driver, self._content, max(at_least, self._sender.handle.seen))
-        self._content = content
-        self._sender.handle = self._sender.handle.rebase(content.messages, content.state.sequence)
-        self._blocks = content.blocks
-        self._own |= content.own
-        self._rendered = RenderedHistory(self._sender.handle.history, self._blocks)
+        await self._history.load(at_least)
 
     def append(self, *messages: GivenMessage) -> None:
         """Add source messages to the history: user input, tool results, answers.
@@ -106,7 +89,7 @@ class Run:
         Raises:
             InvalidTypeError: a message cannot be read; the text names it.
         """
-        self._sender.handle = self._sender.handle.append(read_given(messages))
+        self._history.append(read_given(messages))
 
     async def before_model_call(
         self,
@@ -144,6 +127,8 @@ class Run:
             CallbackTimeoutError: it gave nothing within four fifths of ``seconds``.
             StaleStepError: the run already has this step or a later one.
             ScopeConflictError: the scope lies outside the run's pinned one.
+            PayloadTooLargeError: the new messages are larger than the store takes at once (64 MiB): append and flush
+                fewer of them.
             DeadlineExceededError: no answer came; the same ``command`` may be sent again.
         """
         given = None if messages is None else read_given(messages)
@@ -168,13 +153,12 @@ class Run:
         callbacks = Callbacks(self._bus.host, prepare_step, rewrite_query, context, definitions, count_overhead=count)
         begin = _clock.elapsed()
         if given is not None:
-            self._sender.handle = self._sender.handle.hand_over(given, self._own)
-        while self._sender.handle.history.count - self._sender.handle.kept > MOST_MESSAGES:
-            await self._append_some(seconds)
+            self._history.hand_over(given)
+        await self._history.make_room(self._options, seconds)
 
         def make() -> CompileStep:
             if given is not None:
-                self._sender.handle = self._sender.handle.hand_over(given, self._own)
+                self._history.hand_over(given)
             callbacks.see(self._sender.handle.history)
             return CompileStep(
                 **self._sender.head(command, seconds),
@@ -197,10 +181,12 @@ class Run:
         finally:
             callbacks.close()
         compiled = await self._take_step(answer, model, definitions)
-        self._tell(compiled, _clock.elapsed() - begin)
+        await self._tell(compiled, compiled.warnings, _clock.elapsed() - begin)
         return compiled
 
-    async def on_overflow(self, input_tokens: int | None = None, *, seconds: float = DEFAULT_SECONDS) -> CompiledStep:
+    async def on_overflow(
+        self, input_tokens: int | None = None, *, seconds: float = DEFAULT_SECONDS, command: str | None = None
+    ) -> CompiledStep:
         """Compile the last step again for less, after the provider refused its request as too large (D.I.1, D.R.6).
 
         No source is asked; what was retrieved for the step competes for the smaller room.  The history is never cut:
@@ -211,77 +197,91 @@ class Run:
             input_tokens: the limit that the request must keep to; by default one token below the counted size of the
                 request that was too large (D.I.5).
             seconds: how long an attempt may take.
+            command: the command's id; without it that of the same call before, if its answer was lost.
 
         Raises:
             InvalidTypeError: the run has no compiled step (D.I.6), or the limit is no count.
             ContextBudgetExceededError: mandatory content does not fit, phase ``overflow-retry`` (D.I.3).
             StaleStepError: the step's outcome is recorded, or the history went on.
-            DeadlineExceededError: no answer came.
+            DeadlineExceededError: no answer came; call it again.
         """
         if input_tokens is not None:
             require_count("input_tokens", input_tokens)
-        before, last = self._compiled, self._content.state.last
+        before, last = self._compiled, self.state.last
         if before is not None:
             model, tools = before.model, before.tools
         elif last is not None:  # after a restart the log's last step; the texts of its tools are not in it (D.W.1)
             model, tools = last.options.model, None
         else:
             raise InvalidTypeError("no step was compiled; before_model_call comes before on_overflow")
-        command = OverflowStep(**self._sender.head(None, seconds), step=self._last_step(), input_tokens=input_tokens)
+        asks = ("overflow", self._last_step(), input_tokens)
+        head = self._sender.head(self._commands.id_of(asks, command), seconds)
         begin = _clock.elapsed()
-        answer = await self._sender.ask("selection", command, StepCompiled)
+        again = OverflowStep(**head, step=self._last_step(), input_tokens=input_tokens)
+        answer = await self._sender.ask("selection", again, StepCompiled)
         compiled = await self._take_step(answer, model, tools)
-        self._tell(compiled, _clock.elapsed() - begin)
+        codes = map(ContextWarning, compiled.codes)  # of a source that failed the host was told when it was asked
+        await self._tell(compiled, codes, _clock.elapsed() - begin)
         return compiled
 
-    async def after_model_call(self, report: Report, *, seconds: float = DEFAULT_SECONDS) -> None:
+    async def after_model_call(
+        self, report: Report, *, seconds: float = DEFAULT_SECONDS, command: str | None = None
+    ) -> None:
         """Record how the model call of the last step went; on success its block joins the history (D.F.13, D.R.4).
+
+        Args:
+            report: how it went.
+            seconds: how long an attempt may take.
+            command: the command's id; without it that of the step's report before, if its answer was lost.
 
         Raises:
             InvalidRequestError: no step is open: none of this client, nor the last one of the log as it was read.
+            InvalidTypeError: a field of the report cannot be read; the message names it.
             StaleStepError: the run went on, or the outcome is recorded already.
-            DeadlineExceededError: no answer came; report again.
+            CommandMismatchError: the answer to a report was lost, the log has it, and this one says something else.
+            DeadlineExceededError: no answer came; report again, without a second effect.
         """
         step = self._open
         number = self._open_number() if step is None else step.step
         if number is None:
             raise InvalidRequestError("no step is open: call before_model_call first")
         succeeded = report.status == "succeeded"
-        before = self._sender.handle
         added = read_given(report.messages) if succeeded else ()
-        usage = read_usage(report.usage)
-        command = new_id()
+        fields = read_report(report)
+        asks, self._reported = ("report", number), number
+        command = self._commands.id_of(asks, command)
 
         def make() -> ReportStep:
             handle = self._sender.handle
-            return ReportStep(
-                **self._sender.head(command, seconds),
-                step=number,
-                status=report.status,
-                history=handle.new_messages() if handle.history.count > handle.kept else None,
-                usage=usage,
-                finish_reason=report.finish_reason,
-            )
+            history = handle.new_messages() if handle.history.count > handle.kept else None
+            return ReportStep(**self._sender.head(command, seconds), step=number, history=history, **fields)
 
-        self._sender.handle = before.append(added)
-        try:
-            answer = await self._sender.race(make, Recorded, self.load)
-        except BaseException:
-            self._sender.handle = before  # the caller reports again, with the messages
-            raise
-        self._acknowledge(answer)
-        self._open = None
-        if step is None:
-            await self.load()  # the step was another client's: its block is in the log
-        elif succeeded:
-            kept = step.placed_messages()
-            self._blocks = self._blocks.add(self._open_count, {digest_message(m): m for m in kept})
+        if not self._is_recorded(command, report.status):
+            before = self._sender.handle
+            self._history.append(added)
+            try:
+                answer = await self._sender.race(make, Recorded, self.load)
+            except BaseException:
+                self._history.take_back(before, len(added))  # the caller reports again, with the messages
+                raise
+            self._history.acknowledge(answer)
+            if step is None:
+                await self.load()  # the step was another client's: its block is in the log
+            elif succeeded:
+                self._history.place(step)
+        self._commands.close(asks)
+        self._open = self._reported = None
+
+    def _is_recorded(self, command: str, status: str) -> bool:
+        """Whether the log was read since a report whose acknowledgement was lost, and holds it with its messages."""
+        last = self.state.last
+        return last is not None and last.status == status and find_command(self.state, command) is not None
 
     def _open_number(self) -> int | None:
-        """The log's last step, if it is open and nothing came after what was read."""
-        state = self._content.state
+        """The log's last step, if it is open and nothing came after what was read, or its report is on its way."""
+        state = self.state
         is_open = state.last is not None and state.last.status == "open" and state.sequence == self._sender.handle.seen
-        return state.last.step if is_open and state.last is not None else None
+        return state.last.step if is_open and state.last is not None else self._reported
 
     def working_memory_tools(
         self, *, prefix: str = DEFAULT_PREFIX, agent_path: Sequence[str] = ()
@@ -301,66 +301,40 @@ class Run:
         """The number of the step whose model call made a tool call or overflowed, also after a restart."""
         if self._compiled is not None:
             return self._compiled.step
-        last = self._content.state.last
+        last = self.state.last
         return 0 if last is None else last.step
 
-    async def request_refresh(self, *, seconds: float = DEFAULT_SECONDS) -> None:
+    async def request_refresh(self, *, seconds: float = DEFAULT_SECONDS, command: str | None = None) -> None:
         """Ask the sources again at the next step (D.G.5).
+
+        Args:
+            seconds: how long an attempt may take.
+            command: the command's id; without it that of the request before, if its answer was lost and no step came.
 
         Raises:
             NotFoundError: the run has no step yet.
+            DeadlineExceededError: no answer came; ask again, without a second effect.
         """
-        answer = await self._sender.ask("selection", RequestRefresh(**self._sender.head(None, seconds)), Recorded)
-        self._acknowledge(answer)
+        head = self._sender.head(self._commands.id_of(("refresh",), command), seconds)
+        answer = await self._sender.ask("selection", RequestRefresh(**head), Recorded)
+        self._commands.close(("refresh",))
+        self._history.acknowledge(answer)
 
     async def flush(self, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Record appended messages now, without a step.
 
         Raises:
             ConflictError: others changed the history faster than this could be recorded.
+            PayloadTooLargeError: the messages are too large for one commit: flush after fewer of them.
+            DeadlineExceededError: no answer came; what the log has by then is not recorded again.
         """
-        while True:
-            await self._append_some(seconds)
-            if self._sender.handle.kept == self._sender.handle.history.count:
-                return
-
-    async def _append_some(self, seconds: float) -> None:
-        """Record as many of the appended messages as one commit takes."""
-        command = new_id()
-
-        def make() -> AppendMessages:
-            return AppendMessages(
-                **self._sender.head(command, seconds),
-                scope=self.scope,
-                estimator=self._options.estimator,
-                parent=self._options.parent,
-                history=self._sender.handle.new_messages(MOST_MESSAGES),
-            )
-
-        answer = await self._sender.race(make, Recorded, self.load)
-        self._acknowledge(answer)
-
-    def _acknowledge(self, answer: StepCompiled | Recorded) -> None:
-        """Note what the log holds now; blocks behind the part of the history that was kept left with it (D.F.14)."""
-        handle = self._sender.handle
-        if handle.kept < handle.base_count:
-            self._blocks = self._blocks.keep(handle.kept)
-        self._sender.handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
+        await self._history.flush(self._options, seconds)
 
     async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
-        self._acknowledge(answer)
         package = decode_json(answer.package, Package)
-        history = self._first(answer.count)
-        if (history.chain, self._blocks.chain) != (answer.chain, answer.blocks):
-            await self.load()  # messages or blocks came or went that this client knows nothing of (D.J.6)
-            history = self._first(answer.count)
-        blocks = self._blocks.before(history.count, package) if answer.stored else self._blocks
-        self._rendered = RenderedHistory(history, blocks, self._rendered, answer.stale_thinking)
-        self._open_count = history.count
-        rendered = self._rendered
-        if answer.prepared is not None:  # for this request only, so nothing is grown from it
-            only = SourceHistory().append(answer.prepared, (0 for _ in answer.prepared))
-            rendered = RenderedHistory(only, BlocksInPlace())
+        rendered = await self._history.take_step(answer, package)
+        self._commands.clear()
+        self._reported = None
         self._open = self._compiled = CompiledStep(
             run=self.id,
             step=answer.step,
@@ -377,26 +351,13 @@ class Run:
             histories=rendered,
             codes=answer.warnings,
         )
-        self._own.update(digest_message(m) for block in self._open.blocks for m in block.messages)
         return self._open
 
-    def _tell(self, compiled: CompiledStep, seconds: float) -> None:
+    async def _tell(self, compiled: CompiledStep, warnings: Iterable[ContextWarning], seconds: float) -> None:
         """Tell observer and host of a step that was compiled now; their failure changes nothing (D.S.5, D.W.4)."""
-        if compiled.stored:
-            return
-        report_compile(self._bus.observer, compiled.manifest, seconds)
-        on_warning = self._options.on_warning
-        if on_warning is None:
-            return
-        for warning in compiled.warnings:
-            try:
-                on_warning(warning)
-            except Exception as exc:  # whatever it is, it is the host's and not the step's
-                _log.warning("on_warning_failed", run=self.id, step=compiled.step, error=type(exc).__name__)
-
-    def _first(self, count: int) -> SourceHistory:
-        history = self._sender.handle.history
-        return history.keep(min(count, history.count))
+        if not compiled.stored:
+            report_compile(self._bus.observer, compiled.manifest, seconds)
+            await tell_warnings(self._options.on_warning, warnings, run=self.id, step=compiled.step)
 
     def _count_overhead(self, output_schema: Mapping[str, object] | None, tools: str | None, provider: str) -> int:
         """Tokens of tool definitions as JSON text, output schema and framing (D.M.15)."""

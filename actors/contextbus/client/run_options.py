@@ -1,21 +1,20 @@
-"""What a run is held with, as checked once, and how its model calls are reported."""
+"""What a run is held with, as checked once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, Protocol, get_args
+from typing import Protocol
 
 import msgspec
 
 from contextbus.client.callbacks import PrepareStep, RewriteQuery
-from contextbus.client.given import GivenMessage
 from contextbus.core.budget import merge_budget, merge_refresh
 from contextbus.core.observer import Observer
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host import Host
+from contextbus.runtime.telling import OnWarning
 from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.package import ContextWarning
 from contextbus_protocol.values import (
     ContextBudget,
     EstimatorSpec,
@@ -24,13 +23,7 @@ from contextbus_protocol.values import (
     RefreshOptions,
     Scope,
     SourceSpec,
-    Usage,
 )
-
-ReportStatus = Literal["succeeded", "failed", "cancelled", "overflow"]
-_STATUSES: Final[tuple[str, ...]] = get_args(ReportStatus)
-
-OnWarning = Callable[[ContextWarning], object]
 
 
 class OpenBus(Protocol):
@@ -45,26 +38,6 @@ class OpenBus(Protocol):
     def failure_of(self, run: str, source: str | None) -> BaseException | None:
         """What a source of this process raised last for a run."""
         ...
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model call went (D.W.8).
-
-    ``messages`` are what the call added to the history: ours, or the provider's as dicts or SDK objects.
-
-    Raises:
-        InvalidTypeError: there is no such status.
-    """
-
-    status: ReportStatus
-    messages: Sequence[GivenMessage] = ()
-    usage: Usage | Mapping[str, object] | object | None = None
-    finish_reason: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a word that is no outcome, here and not when it is sent."""
-        if self.status not in _STATUSES:
-            raise InvalidTypeError(f"status must be one of {', '.join(_STATUSES)}, not {self.status!r}")
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -117,6 +117,28 @@ class Sender:
         return await self.ask("selection", command, answer, take_question)
 
 
+class OpenCommands:
+    """The ids of commands that were not acknowledged yet, by what they ask for: asked again, it is the same command."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[object, ...], str] = {}
+
+    def id_of(self, asks: tuple[object, ...], given: str | None = None) -> str:
+        """The id of what is asked for: the caller's, that of the attempt before, or a new one."""
+        if given is None:
+            return self._ids.setdefault(asks, new_id())
+        self._ids[asks] = given
+        return given
+
+    def close(self, asks: tuple[object, ...]) -> None:
+        """Forget what was acknowledged."""
+        self._ids.pop(asks, None)
+
+    def clear(self) -> None:
+        """Forget all: the run went on."""
+        self._ids.clear()
+
+
 def new_id() -> str:
     """An id that nothing else has."""
     return uuid.uuid4().hex

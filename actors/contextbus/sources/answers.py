@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from contextbus.core.candidates import check_candidates
-from contextbus.runtime.logs import get_logger
+from contextbus.runtime.telling import OnWarning, tell_warnings
 from contextbus.sources.accounting import Charge, unaccounted_tokens
 from contextbus.sources.functions import takes_charge
 from contextbus.sources.interface import Answer, FoundRecords, MalformedAnswerError, Source, check_source
@@ -32,9 +32,6 @@ LONGEST_ID: Final = 512
 MAX_WARNED_RUNS: Final = 4096
 
 OnError = Callable[[Query, BaseException], None]
-OnWarning = Callable[[ContextWarning], None]
-
-_log = get_logger(__name__)
 
 
 class _Charged(Protocol):
@@ -51,7 +48,8 @@ class Handler:
         concurrency: How many queries run at once.
         on_error: Told the exception that a source raised, or what its answer lacks, in process only; the text goes
             no further (D.W.2).
-        on_warning: Told ``unaccounted-usage`` once for each run that pays, for a host that asks by itself (D.L.5).
+        on_warning: Told ``unaccounted-usage`` once for each run that pays, for a host that asks by itself (D.L.5);
+            async or not.
 
     Raises:
         InvalidTypeError: it is no usable source (D.K.20).
@@ -88,6 +86,9 @@ class Handler:
             self.running -= 1
             if charge is not None:
                 charge.close()
+                # What was spent is spent, also if nothing came of it; told outside the query's own time.
+                if query.accounting is not None:
+                    await self._warn(query.accounting.run, charge)
         if charge is not None and isinstance(answer, Failed):
             return msgspec.structs.replace(answer, usage=charge.usage())  # spent all the same
         return answer
@@ -112,14 +113,9 @@ class Handler:
         return self._failed(query, "timeout")
 
     async def _find(self, query: Query, charge: Charge | None) -> Offered | Failed:
-        if query.accounting is None or charge is None:
+        if charge is None:
             return self._offer(query, await self.source.query(query))
-        try:
-            return self._offer(query, await cast("_Charged", self.source.query)(query, charge=charge), charge)
-        finally:
-            # What was spent is spent, also if nothing came of it.
-            if self._on_warning is not None and unaccounted_tokens(charge.usage()) is not None:
-                self._warn(self._on_warning, query.accounting.run)
+        return self._offer(query, await cast("_Charged", self.source.query)(query, charge=charge), charge)
 
     def _offer(self, query: Query, found: object, charge: Charge | None = None) -> Offered | Failed:
         answer: object = found.candidates if isinstance(found, FoundRecords) else found
@@ -142,16 +138,14 @@ class Handler:
             erasures=erasures,
         )
 
-    def _warn(self, tell: OnWarning, run: str) -> None:
-        if run in self._warned:
+    async def _warn(self, run: str, charge: Charge) -> None:
+        if self._on_warning is None or run in self._warned or unaccounted_tokens(charge.usage()) is None:
             return
         self._warned[run] = None
         if len(self._warned) > MAX_WARNED_RUNS:
             self._warned.popitem(last=False)
-        try:
-            tell(ContextWarning("unaccounted-usage", source=self.source.id))
-        except Exception as exc:  # whoever is told changes nothing (D.W.4)
-            _log.warning("on_warning_failed", source=self.source.id, error=type(exc).__name__)
+        warning = ContextWarning("unaccounted-usage", source=self.source.id)
+        await tell_warnings(self._on_warning, [warning], source=self.source.id)
 
     def _raised(self, query: Query, exc: BaseException, code: str = "error") -> Failed:
         if self._on_error is not None:

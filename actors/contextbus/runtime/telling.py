@@ -1,0 +1,33 @@
+"""Telling a host's ``on_warning`` of what it should know; it can do no harm (D.G.26, D.W.4)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+
+from contextbus.runtime.logs import get_logger
+from contextbus_protocol.package import ContextWarning
+
+OnWarning = Callable[[ContextWarning], "Awaitable[object] | object"]
+"""Is told one warning, async or not; what it gives back is not looked at."""
+
+_log = get_logger(__name__)
+
+
+async def tell_warnings(on_warning: OnWarning | None, warnings: Iterable[ContextWarning], **facts: str | int) -> None:
+    """Tell each warning, and wait for an async function; one that raises is logged by its type.
+
+    Args:
+        on_warning: who is told; None for nobody.
+        warnings: what is told, one after the other.
+        facts: what the line of a failure says of the occasion: ids and numbers, no content.
+    """
+    if on_warning is None:
+        return
+    for warning in warnings:
+        try:
+            told: object = on_warning(warning)
+            if inspect.isawaitable(told):
+                await told
+        except Exception as exc:  # told after the fact: whatever it is, it changes nothing
+            _log.warning("on_warning_failed", error=type(exc).__name__, **facts)
