@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 EMPTY_CHAIN = "sha256:" + "0" * 64
 
 
@@ -37,3 +39,8 @@ def clean_text(text: str) -> str:
 def extend_chain(chain: str, digest: str) -> str:
     """The chain digest after one more link."""
     return digest_bytes(f"{chain}{digest}".encode())
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text is a digest of ours, and so safe as a subject token and in the log."""
+    return _DIGEST.fullmatch(text) is not None

@@ -34,11 +34,15 @@ class SpeakingError(RuntimeError):
     code = SECRET
 
 
+class AbruptError(BaseException):
+    """One that no usual handler catches."""
+
+
 async def failures_of(bus: contextbus.ContextBus, run: contextbus.Run) -> list[StepFailed]:
     return [e for c in (await bus.log(run.id)).commits for e in c.commit.events if isinstance(e, StepFailed)]
 
 
-def failing(name: str, error: Exception) -> dict[str, Any]:
+def failing(name: str, error: BaseException) -> dict[str, Any]:
     """The options of a run whose function raises."""
 
     def raises(*_: object) -> Any:
@@ -56,10 +60,11 @@ def failing(name: str, error: Exception) -> dict[str, Any]:
         (KeyError(SECRET), "error"),
         (SpeakingError(SECRET), "error"),
         (ContextBusError(SECRET), "internal"),
+        (AbruptError(SECRET), "error"),
     ],
 )
 async def test_what_a_function_raises_is_the_cause_and_its_code_and_type_are_facts(
-    name: str, error: Exception, code: str
+    name: str, error: BaseException, code: str
 ) -> None:
     with structlog.testing.capture_logs() as logged:
         async with bus_with(Scripted([CI])) as bus:

@@ -13,10 +13,10 @@ from contextbus.runtime.embedded import Server
 from contextbus.runtime.journal import Journal, Record, Refused, Unanswered
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.journal_memory import MemoryJournal
-from contextbus.runtime.package_store import CHUNK_BYTES, LONGEST_BLOB, PackageStore, is_digest, name_command
+from contextbus.runtime.package_store import CHUNK_BYTES, LONGEST_BLOB, PackageStore, name_command
 from contextbus.runtime.streams import ensure
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.digests import digest_bytes
+from contextbus_protocol.digests import digest_bytes, is_digest
 
 MINUTE = 60.0
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import PlacementState
+from contextbus.core.prefix import stale_ranges
 from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog, read_commits, replay_memory, replay_run, replay_states
 from contextbus.replay.verify import verify_run
@@ -191,6 +192,8 @@ def check_history_of_answer(states: Sequence[tuple[LoggedCommit, RunState]], tol
         later = [state for logged, state in states if logged.sequence == told.sequence]
     assert told.blocks in {s.blocks.chain for s in later}, f"{told.command} was told other blocks than the log has"
     stale = {(), *(s.stale_thinking for s in later)}
+    # a stored step is told what a request of now leaves out behind what changed since (D.F.20, D.J.6)
+    stale |= {stale_ranges(s, s.last.options, s.last.count) for s in later if told.stored and s.last is not None}
     assert told.stale_thinking in stale, f"{told.command} was told other thinking than the log has"
     if not told.stored:
         state = later[0]

@@ -145,10 +145,10 @@ async def test_a_redaction_moves_what_is_cited_and_leaves_a_blob_to_erase(journa
     await feed(runs, index).catch_up()
     await forget(index, *erased("m-1"), *erased("m-2", 2), mark=2)
     assert [(due.record_id, due.package) for due in await in_thread(index.due)] == [("m-2", digest_bytes(b"newer"))]
-    assert set(await in_thread(index.spent)) == {("run", old, "m-1"), ("run", new, "")}
+    assert await in_thread(index.spent) == (("run", old, "m-1"),)  # the other one is for its own store
     assert (await in_thread(index.redacted, "m-1"), await in_thread(index.redacted, "m-2")) == ((("run", 0),), ())
     await in_thread(index.drop_spent, "run", old)
-    assert await in_thread(index.spent) == (("run", new, ""),)
+    assert await in_thread(index.spent) == ()
 
 
 async def test_a_blob_that_an_event_of_a_newer_release_names_is_committed(journal: Journal, tenant: str) -> None:

@@ -208,6 +208,19 @@ async def test_a_request_whose_record_was_forgotten_may_be_made_again_once_its_t
 
 
 @pytest.mark.rule("D.K.24")
+async def test_a_repeated_allow_does_not_lift_a_later_forget(store: MemoryStore, journal: Journal, tenant: str) -> None:
+    first = await remember(store, "green tea", id_="one")
+    await store.forget(first.record.record_id, scope=ADA, message_id="f1")
+    allowed = await store.allow((first.record.digest,), message_id="a")
+    second = await remember(store, "green tea", id_="two")
+    await store.forget(second.record.record_id, scope=ADA, message_id="f2")
+    for who in (store, make(journal, tenant)):
+        assert await who.allow((first.record.digest,), message_id="a") == allowed
+        with pytest.raises(ForbiddenError):
+            await remember(who, "green tea", id_="three")
+
+
+@pytest.mark.rule("D.K.24")
 async def test_only_what_was_forgotten_can_be_named_to_be_allowed(store: MemoryStore) -> None:
     stored = await remember(store, "green tea")
     for digests, record_id, error in (

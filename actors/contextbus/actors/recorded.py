@@ -24,6 +24,7 @@ from contextbus_protocol.commands import (
     refuse,
 )
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Record
+from contextbus_protocol.digests import is_digest
 from contextbus_protocol.errors import (
     ConflictError,
     ContextBusError,
@@ -37,6 +38,7 @@ from contextbus_protocol.events import (
     RefreshRequested,
     StepFailed,
 )
+from contextbus_protocol.subjects import encode_name
 from contextbus_protocol.values import EstimatorSpec, ParentRun, Scope, SourceResult
 
 Tokenizers = Mapping[str, Callable[[str], int]]
@@ -202,6 +204,7 @@ def _redactions(fold: RunState, command: RedactPackages) -> tuple[AnyEvent, ...]
             that one left holds the record.
     """
     source, record = command.source, command.record_id
+    _check_redactions(fold, command)
     new = tuple(p for p in command.packages if (p.package, source, record) not in fold.redactions)
     if any(p.package in fold.redacted_packages for p in new):
         raise ConflictError("another forget redacted a package first; redact what it left, and tell the run again")
@@ -216,6 +219,25 @@ def _redactions(fold: RunState, command: RedactPackages) -> tuple[AnyEvent, ...]
         )
         for package in new
     )
+
+
+def _check_redactions(fold: RunState, command: RedactPackages) -> None:
+    """Refuse what is no redaction: the log holds names and references, never a text (D.D.25).
+
+    Raises:
+        InvalidTypeError: source or record is no name.
+        InvalidRequestError: a reference is none, or the run has no such step.
+    """
+    for name in (command.source, command.record_id):
+        encode_name(name)
+    last = -1 if fold.last is None else fold.last.step
+    for package in command.packages:
+        if not (is_digest(package.package) and is_digest(package.replacement)):
+            raise InvalidRequestError("a redaction names blobs by their digests: sha256: and 64 hex digits")
+        if package.replacement == package.package:
+            raise InvalidRequestError("what takes the place of a package is another blob than the package")
+        if not 0 <= package.step <= last:
+            raise InvalidRequestError(f"the run has no step {package.step}; its last is {last}")
 
 
 def _take(

@@ -18,6 +18,7 @@ from contextbus.runtime.host import Host
 from contextbus.runtime.logs import get_logger
 from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName
 from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.codec import encode_message
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import LONGEST_WORD, ContextBusError, InvalidTypeError, word_of
 from contextbus_protocol.values import Model
@@ -144,7 +145,9 @@ class Callbacks:
                 raise
             self.error = exc  # nobody cancels us: the function let out a cancellation of its own
             return _failure(question, exc)
-        except Exception as exc:  # whatever a function of the host raises is a fact of the step
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:  # whatever a function of the host raises is a fact of the step
             self.error = exc
             return _failure(question, exc)
 
@@ -169,6 +172,7 @@ class Callbacks:
             tools=tools,
         )
         validate_answer(answer)
+        encode_message(answer)  # what no bus can carry is a failure of the function, on every bus
         return answer
 
     async def _rewrite(self, question: AskCallback, context: StepContext) -> CallbackAnswered:

@@ -223,7 +223,7 @@ class Compiler:
                 return self._last.package
             try:
                 package = await self._compile(request, before, estimator, seconds, accounting)
-            except Exception:
+            except BaseException:  # a cancelled caller's refresh stays due as well (D.G.27, D.W.5)
                 if refresh:
                     self.request_refresh()
                 raise

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
+import anyio
+
 from contextbus.core import json_text
 from contextbus.core.working_memory_checks import REMEMBERED_OPERATIONS, decode_snapshot
 from contextbus.core.working_memory_patch import PatchResult, apply_working_memory_patch
@@ -122,6 +124,7 @@ class WorkingMemoryTools:
         self._memory = memory
         self._step = step
         self._known_calls = known_calls
+        self._writing = anyio.Lock()
 
     def definitions(self, provider: ToolShape) -> list[dict[str, Any]]:
         """The definitions as the ``tools`` of a provider's request take them.
@@ -191,6 +194,10 @@ class WorkingMemoryTools:
 
     async def _write(self, operation_id: str, operations: tuple[AnyOperation, ...]) -> PatchResult:
         """Apply the operations to the snapshot as it stands, three times at most while others are faster (D.Q.9)."""
+        async with self._writing:  # the calls of one turn do not race each other
+            return await self._try_write(operation_id, operations)
+
+    async def _try_write(self, operation_id: str, operations: tuple[AnyOperation, ...]) -> PatchResult:
         for _ in range(ATTEMPTS):
             snapshot = await self._current()
             patch = WorkingMemoryPatch(

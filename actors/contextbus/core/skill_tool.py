@@ -7,7 +7,7 @@ that no request holds it twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from contextbus.core import json_text
 from contextbus.core.skill_loads import FAILED, LOAD_SKILL, SKILL_ARGUMENT, is_skill_id
@@ -48,7 +48,9 @@ def load_skill_tool(provider: str = "anthropic") -> dict[str, object]:
             raise InvalidTypeError(f"no provider {provider!r}: give one of {', '.join(PROVIDERS)}")
 
 
-def answer_load_skill(arguments: str | Mapping[str, object], skills: Iterable[str], *, call: str = "") -> ToolResult:
+def answer_load_skill(
+    arguments: str | Mapping[str, object] | None, skills: Iterable[str], *, call: str = ""
+) -> ToolResult:
     """What the tool answers: a receipt, or an error that lists the ids (D.K.26).
 
     Args:
@@ -56,8 +58,8 @@ def answer_load_skill(arguments: str | Mapping[str, object], skills: Iterable[st
         skills: the ids that there are.
         call: the id of the call.
     """
-    read = json_text.read_object(arguments) if isinstance(arguments, str) else arguments
-    skill = read.get(SKILL_ARGUMENT)
+    read: object = json_text.read_object(arguments) if isinstance(arguments, str) else arguments
+    skill = cast("Mapping[str, object]", read).get(SKILL_ARGUMENT) if isinstance(read, Mapping) else None
     known = sorted(set(skills))
     if isinstance(skill, str) and is_skill_id(skill) and skill in known:
         return _answer(call, f"Skill {skill} is loaded; its instructions are part of the next request.")

@@ -11,9 +11,10 @@ from contextbus.runtime.bus import Frame
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.host_stats import HostStats
 from contextbus.runtime.logs import get_logger
-from contextbus.runtime.package_store import LONGEST_BLOB, is_digest
+from contextbus.runtime.package_store import LONGEST_BLOB
 from contextbus_protocol import codec
 from contextbus_protocol.commands import ErrorReply
+from contextbus_protocol.digests import is_digest
 from contextbus_protocol.envelope import ReplyEncoding
 from contextbus_protocol.errors import ContextBusError, InvalidRequestError, InvalidTypeError
 from contextbus_protocol.messages import AnyMessage, ByReference

@@ -19,7 +19,7 @@ from contextbus.actors.append import BlobsPut
 from contextbus.runtime.connection_errors import PayloadTooLargeError
 from contextbus.runtime.journal import COMMAND_HEADER, Journal, Record, Refused, Unanswered
 from contextbus_protocol import codec, subjects
-from contextbus_protocol.digests import digest_bytes
+from contextbus_protocol.digests import digest_bytes, is_digest
 from contextbus_protocol.errors import ContextBusError
 
 CHUNK_BYTES: Final = 512 * 1024
@@ -31,7 +31,6 @@ UNCOMMITTED_SECONDS: Final = 600.0
 
 _AT_ONCE: Final = 8
 _TOO_LARGE: Final = 10054
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _HEX = re.compile(rb"[0-9a-f]{64}")
 
 T = TypeVar("T")
@@ -52,11 +51,6 @@ def name_command(command: str) -> str:
         InvalidTypeError: it is longer than a name may be.
     """
     return subjects.encode_name(command) if command else ""
-
-
-def is_digest(text: str) -> bool:
-    """Whether a text is a digest of ours, and so safe as a subject token."""
-    return _DIGEST.fullmatch(text) is not None
 
 
 class PackageStore:

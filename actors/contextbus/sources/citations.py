@@ -229,11 +229,10 @@ class CitationIndex:
                 "UPDATE OR REPLACE packages SET reference = ?, sequence = ? WHERE id = ?",
                 (event.replacement, commit.sequence, package),
             )
-        if event.replacement != event.package:
-            record = event.record_id if event.source == self._source else ""
+        if package is not None and event.source == self._source and event.replacement != event.package:
             connection.execute(
                 "INSERT OR IGNORE INTO spent (run, reference, record_id) VALUES (?, ?, ?)",
-                (commit.run, event.package, record),
+                (commit.run, event.package, event.record_id),
             )
 
     # -- what is to be done
@@ -246,8 +245,12 @@ class CitationIndex:
         )
 
     def spent(self) -> tuple[tuple[str, str, str], ...]:
-        """The blobs that a redaction has replaced, as (run, reference, record id); "" for a record of another store."""
-        return self._database.use(lambda c: tuple(c.execute("SELECT run, reference, record_id FROM spent").fetchall()))
+        """The packages that a forget of this store has replaced, as (run, reference, record id).
+
+        A redaction without a tombstone is none: anybody may send the command, and nothing is erased for it.
+        """
+        sql = "SELECT run, reference, record_id FROM spent WHERE record_id IN (SELECT record_id FROM erased)"
+        return self._database.use(lambda c: tuple(c.execute(sql).fetchall()))
 
     def unread(self) -> tuple[Uncommitted, ...]:
         """The uncommitted blobs that nobody has looked into and that may be of a step from before a tombstone."""

@@ -50,6 +50,20 @@ class ErasureLog:
         """
         return await self._commit(RecordAllowed(source=self._source, digests=digests), command, at)
 
+    async def find_allowed(self, command: str) -> tuple[RecordAllowed, int] | None:
+        """What a command allowed again, and the sequence of its commit.
+
+        Raises:
+            DeadlineExceededError: the log does not answer.
+        """
+        async for records in memory_log.read_all(self._journal, self.subject):
+            for record in records:
+                if record.command == command:
+                    for event in self.events_of(record):
+                        if isinstance(event, RecordAllowed):
+                            return event, record.sequence
+        return None
+
     async def last_sequence(self) -> int:
         """The sequence of the last commit, as the leader knows it; 0 if there is none.
 

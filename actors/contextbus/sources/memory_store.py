@@ -17,14 +17,13 @@ import msgspec
 from contextbus.core.scope import lies_within, narrow, require_scope
 from contextbus.runtime.clock import Clock, SystemClock
 from contextbus.runtime.journal import Journal
-from contextbus.runtime.package_store import is_digest
 from contextbus.sources import memory_log
 from contextbus.sources.memory_erasures import ErasureLog
 from contextbus.sources.memory_feed import MemoryFeed, decode_record
 from contextbus.sources.memory_index import Marks, MemoryHit, MemoryIndex
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import encode_json
-from contextbus_protocol.digests import clean_text, digest_bytes, digest_text
+from contextbus_protocol.digests import clean_text, digest_bytes, digest_text, is_digest
 from contextbus_protocol.errors import (
     CommandMismatchError,
     ConflictError,
@@ -243,6 +242,10 @@ class MemoryStore:
         for digest in digests:
             if not is_digest(digest):
                 raise InvalidTypeError("a digest is sha256: and 64 hex digits of lower case")
+        command = self._command("allow", message_id, Scope(), None)
+        done = await self._erasures.find_allowed(command)
+        if done is not None:  # a repeated request must not lift a later forget
+            return done[0].digests, done[1]
         if record_id is not None:
             named = await self._erasures.digests_of(record_id)
             if not named:
@@ -257,7 +260,6 @@ class MemoryStore:
         digests = await _in_thread(lambda: tuple(filter(self._index.was_forgotten, digests)))
         if not digests:
             raise NotFoundError("none of these texts was forgotten, so there is nothing to allow; check their spelling")
-        command = self._command("allow", message_id, Scope(), None)
         sequence = await self._erasures.commit_allowed(digests, command, self._now())
         await self.catch_up()
         return digests, sequence
