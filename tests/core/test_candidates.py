@@ -83,6 +83,7 @@ def test_one_malformed_candidate_is_a_type_error_without_content(change: dict[st
 @pytest.mark.rule("D.K.17", "D.K.27")
 def test_well_formed_candidates_pass() -> None:
     validate_candidates((GOOD, offer("2", " ", -1.5), offer("3", "\ud83d", 0, revision=0)))
+    validate_candidates(tuple(offer("1", "text", score, revision=2**53 - 1) for score in (2**53 - 1, 1 - 2**53)))
 
 
 @pytest.mark.rule("D.C.16", "D.D.1", "D.D.7")
