@@ -140,7 +140,7 @@ def test_ids_up_to_the_longest_stay() -> None:
 @pytest.mark.parametrize(("target", "longest"), [("openai", 64), ("anthropic", 128)])
 def test_names_of_tools_up_to_the_longest_stay(target: str, longest: int) -> None:
     for length, stays in ((longest, True), (longest + 1, False)):
-        body = render([user("q")], target, tools=[{"name": "n" * length}]).copy()
+        body: dict[str, Any] = json.loads(render([user("q")], target, tools=[{"name": "n" * length}]).json())
         (tool,) = body["tools"]
         name = tool["name"] if target == "anthropic" else tool["function"]["name"]
         assert (name == "n" * length, len(name)) == (stays, longest)

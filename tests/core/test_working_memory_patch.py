@@ -401,9 +401,12 @@ def test_generated_ids_of_the_host() -> None:
     request = patch("model", ADDITIONS[0], ADDITIONS[1])
     result = apply_working_memory_patch(new(), request, now=1, generate_id=lambda: next(ids))
     assert result.ids == ("one", "two")
-    for taken in ("constraints-0-0", "", "same", "half \ud83d"):
-        with pytest.raises(InvalidTypeError):
+    for taken in ("constraints-0-0", "same"):
+        with pytest.raises(InvalidTypeError, match="is taken"):
             apply_working_memory_patch(new(), request, now=1, generate_id=partial(str, taken))
+    for none in ("", "half \ud83d", 5):
+        with pytest.raises(InvalidTypeError, match="generate_id makes a text"):
+            apply_working_memory_patch(new(), request, now=1, generate_id=lambda none=none: none)  # type: ignore[misc]  # what a host may write
 
 
 @pytest.mark.rule("D.O.23", "D.N.10", "D.O.21")
