@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from contextbus_protocol.chat import Role
+from contextbus_protocol.digests import EMPTY_CHAIN
 from contextbus_protocol.package import (
     BudgetSummary,
     CachePrefixCause,
@@ -160,7 +161,7 @@ class PreparedMessages(Value, frozen=True):
     count: int
     chain: str
     eighteenths: int
-    system: str = ""
+    system: str = EMPTY_CHAIN
 
 
 class PreparedFact(Value, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ def test_plain_texts_are_known_to_be() -> None:
     assert are_plain(["two lines\nand a tab\t", "#1"])
     assert not are_plain(["two lines\n"], lines=True)
     assert not are_plain(["a", "<"])
+    assert not are_plain(["a", "half \ud83d"])
 
 
 @pytest.mark.rule("D.E.3", "D.E.5")
@@ -64,6 +65,7 @@ GOOD = candidate("r1", "some text", 0.5, 2, tokens=3, provenance=Provenance("tol
 def test_checked_candidates_are_not_checked_again_and_do_not_cross_a_bus() -> None:
     checked = check_candidates([GOOD])
     assert type(checked) is CheckedCandidates
+    assert type(check_candidates([GOOD, candidate("r2", "other text", 0.5)])) is CheckedCandidates
     validate_candidates(checked)
     offered = Offered(run="r", token="t", source="s", kind="rag", candidates=checked)
     arrived = decode_message(encode_message(offered))

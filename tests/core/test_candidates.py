@@ -11,10 +11,11 @@ import pytest
 from contextbus.core.candidates import cut_result, validate_candidates
 from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
+from contextbus.core.estimate import make_estimator
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import Package
-from contextbus_protocol.values import Candidate, PlacedEntry, Provenance, SourceKind, SourceResult
+from contextbus_protocol.values import Candidate, EstimatorSpec, PlacedEntry, Provenance, SourceKind, SourceResult
 
 
 def offer(record_id: str, text: str, score: float = 1.0, **fields: Any) -> Candidate:
@@ -83,6 +84,7 @@ def test_one_malformed_candidate_is_a_type_error_without_content(change: dict[st
 @pytest.mark.rule("D.K.17", "D.K.27")
 def test_well_formed_candidates_pass() -> None:
     validate_candidates((GOOD, offer("2", " ", -1.5), offer("3", "\ud83d", 0, revision=0)))
+    validate_candidates(tuple(offer("1", "text", score, revision=2**53 - 1) for score in (2**53 - 1, 1 - 2**53)))
 
 
 @pytest.mark.rule("D.C.16", "D.D.1", "D.D.7")
@@ -233,3 +235,11 @@ def test_own_token_count_that_cannot_be_is_ignored_and_counted(tokens: Any) -> N
     claimed = compiled(answer("docs", offer("1", text, tokens=tokens), offer("2", "Rollbacks.")))
     assert claimed.manifest.entries[0].tokens == plain.manifest.entries[0].tokens
     assert claimed.manifest.sources[0].tokens_ignored == 1
+
+
+@pytest.mark.rule("D.K.22", "D.M.14")
+def test_no_tokens_are_no_count_even_where_a_tokenizer_finds_none() -> None:
+    nothing = make_estimator(EstimatorSpec(kind="tokenizer", name="none"), {"none": lambda _: 0})
+    results = (answer("docs", offer("1", "Deploys.", tokens=0)),)
+    given = ContextInput(run_id="run", step=1, input_tokens=100_000, used_tokens=0, results=results)
+    assert compile_context(given, nothing).manifest.sources[0].tokens_ignored == 1

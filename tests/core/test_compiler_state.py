@@ -5,16 +5,28 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from contextbus.core.compile import compile_context
 from contextbus.core.compiler_state import (
     Standing,
+    StepOutcome,
     drop_waiting,
     keep_texts,
     key_of,
     read_state,
     restorable,
+    settle,
     sort_placed,
 )
-from contextbus.core.compiler_step import CompilerOptions, StepRequest, compile_input, plan_step
+from contextbus.core.compiler_step import (
+    CompilerOptions,
+    StepRequest,
+    check_request,
+    compile_input,
+    outcome_of,
+    plan_overflow,
+    plan_step,
+)
+from contextbus.core.context_input import ContextInput
 from contextbus.core.estimate import make_estimator
 from contextbus.core.request_history import RequestHistory, SkillLoad
 from contextbus_protocol.codec import encode_json
@@ -127,12 +139,28 @@ def test_a_state_is_read_back_as_it_was_written() -> None:
     assert read_state(plain) == read_state(state) == state
 
 
+@pytest.mark.rule("D.H.5", "D.H.6", "D.H.9")
+@pytest.mark.parametrize(("step", "kept"), [(1, [0]), (2, [1])])
+def test_a_later_step_forgets_what_is_superseded_and_the_same_step_again_does_not(step: int, kept: list[int]) -> None:
+    entries = (placed("0", 0, 1), placed("0", 1, 2))
+    state = msgspec.structs.replace(state_of(*entries), last_step=1)
+    package = compile_context(ContextInput(run_id="r", step=step, input_tokens=1000, used_tokens=0))
+    prefix = RequestPrefix(model="m", system="s", history="h", count=0)
+    outcome = StepOutcome(package=package, blocks=(), prefix=prefix, prefix_before=None, present=())
+    assert settle(state, outcome).placed == tuple(entries[i] for i in kept)
+
+
+@pytest.mark.rule("D.H.3")
+@pytest.mark.parametrize("version", [2, 0, "1", True, None])
+def test_a_state_of_another_version_is_refused_as_that(version: object) -> None:
+    with pytest.raises(InvalidTypeError, match=r"no compiler state of version 1"):
+        read_state({"version": version})
+
+
 @pytest.mark.rule("D.H.3", "D.T.4")
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
-        {"version": "1"},
         {"placed": [{"source": "rag", "recordId": "0", "digest": "", "step": -1, "pass": 1, "tokens": 1}]},
         {"blocks": [{"placement": "middle", "digest": "", "step": 0, "pass": 1}]},
         {"prefix": {"model": "", "system": "", "history": "", "count": -1}},
@@ -202,3 +230,54 @@ def test_a_compile_knows_what_stands_and_what_is_owed() -> None:
     plan = plan_step(state, given, OPTIONS, {}, make_estimator())
     made = compile_input(given, plan, OPTIONS, ())
     assert (made.placed, made.owed) == (state.placed[:1], state.placed[1:])
+
+
+@pytest.mark.rule("D.G.3", "D.T.4")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("run_id", ""),
+        ("run_id", 7),
+        ("step", -1),
+        ("overhead_tokens", 1.0),
+        ("model", None),
+        ("working_memory", {}),
+        ("refresh", 1),
+        ("redacted", None),
+    ],
+)
+def test_a_step_that_is_asked_for_with_a_wrong_field_is_refused_by_its_name(field: str, value: object) -> None:
+    check_request(request())
+    with pytest.raises(InvalidTypeError, match=field):
+        check_request(msgspec.structs.replace(request(), **{field: value}))
+
+
+@pytest.mark.rule("D.D.2")
+@pytest.mark.parametrize(("refresh", "query"), [(True, "How?"), (False, "")])
+def test_only_what_a_step_retrieved_has_its_query(refresh: bool, query: str) -> None:
+    state = ContextCompilerState(version=1, passes=1, last_step=0, last_refresh_step=0)
+    asked = request(1, refresh=refresh)
+    plan = plan_step(state, asked, OPTIONS, {}, make_estimator())
+    assert compile_input(asked, plan, OPTIONS, ()).query == query
+
+
+@pytest.mark.rule("D.I.4", "D.H.8")
+@pytest.mark.parametrize(
+    ("first", "again", "missing"),
+    [
+        ((), (), (("rag", "0"),)),
+        ((), ("block 0",), ()),
+        (("block 0",), (), ()),
+    ],
+    ids=["gone", "back", "gone since it was asked"],
+)
+def test_a_record_is_no_more_if_it_was_asked_for_and_is_still_owed(
+    first: tuple[str, ...], again: tuple[str, ...], missing: tuple[tuple[str, str], ...]
+) -> None:
+    entry = msgspec.structs.replace(placed("0", 0), mandatory=True)
+    state = msgspec.structs.replace(state_of(entry), last_step=0, last_refresh_step=0)
+    steps = [msgspec.structs.replace(request(1), request=RequestHistory(present=p)) for p in (first, again)]
+    plan = plan_overflow(*(plan_step(state, step, OPTIONS, {}, make_estimator()) for step in steps))
+    results = (SourceResult("rag", "rag"),)
+    package = compile_context(compile_input(steps[1], plan, OPTIONS, results))
+    assert outcome_of(state, steps[1], plan, results, package).missing == missing

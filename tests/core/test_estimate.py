@@ -81,8 +81,8 @@ def test_default_is_the_heuristic_of_classes_and_unknown_names_are_told_what_the
         make_estimator(EstimatorSpec(name="words"))
     with pytest.raises(InvalidRequestError, match="at hand: none"):
         make_estimator(WORDS)
-    with pytest.raises(InvalidRequestError, match="at hand: other"):
-        make_estimator(WORDS, {"other": count_words})
+    with pytest.raises(InvalidRequestError, match="at hand: another, other"):
+        make_estimator(WORDS, {"other": count_words, "another": count_words})
     with pytest.raises(UnsupportedVersionError):
         make_estimator(EstimatorSpec(version=2))
 
@@ -150,7 +150,7 @@ def test_unknown_part_costs_the_characters_of_its_compact_json() -> None:
 
 
 DATA_URI = f"data:image/png;base64,{PAYLOAD}"
-FIVE_SHAPES = [
+SHAPES = [
     pytest.param({"type": "image_url", "image_url": {"url": DATA_URI}}, id="image_url"),
     pytest.param({"type": "input_image", "image_url": DATA_URI, "detail": "auto"}, id="input_image"),
     pytest.param(
@@ -158,11 +158,15 @@ FIVE_SHAPES = [
     ),
     pytest.param({"inlineData": {"mimeType": "image/png", "data": PAYLOAD}}, id="inlineData"),
     pytest.param({"type": "image", "data": PAYLOAD, "mimeType": "image/png"}, id="data"),
+    pytest.param({"image": {"bytes": PAYLOAD, "contentType": "image/png"}}, id="bytes"),
+    pytest.param({"base64": PAYLOAD, "content_type": "image/png"}, id="base64"),
+    pytest.param({"blob": PAYLOAD, "mime_type": "image/png"}, id="blob"),
+    pytest.param({"blob": PAYLOAD, "mediaType": "image/png"}, id="mediaType"),
 ]
 
 
 @pytest.mark.rule("D.M.4", "B40")
-@pytest.mark.parametrize("shape", FIVE_SHAPES)
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["characters", "classes"])
 @pytest.mark.parametrize("place", ["unknown", "result-text", "result-unknown", "call"])
 def test_base64_costs_an_image_in_every_shape(shape: object, name: str, place: str) -> None:

@@ -127,6 +127,11 @@ def test_an_answer_about_anothers_history_never_replaces_it() -> None:
     assert bodies(one) == [A, B, C]
 
 
+def test_a_handle_claims_to_have_seen_no_more_than_what_the_log_holds() -> None:
+    opened = RunHandle().rebase((), 0)
+    assert (opened.seen, opened.seen_memory, opened.base_count) == (0, 0, 0)
+
+
 def test_old_answers_and_sequences_change_nothing() -> None:
     log = Log()
     handle = send(log, RunHandle().append([A]))

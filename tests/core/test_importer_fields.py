@@ -28,6 +28,7 @@ ANTHROPIC: list[tuple[Block, AnyPart]] = [
     ({"type": "thinking", "thinking": "t", "signature": "s"}, Reasoning(text="t", signature="s")),
     ({"type": "redacted_thinking", "data": "d"}, Reasoning(redacted="d")),
     ({"type": "tool_use", "id": "a", "name": "f", "input": {"q": 1}}, ToolCall(id="a", name="f", arguments='{"q":1}')),
+    ({"type": "tool_use", "id": "a", "name": "f"}, ToolCall(id="a", name="f", arguments="{}")),
     (
         {"type": "tool_result", "tool_use_id": "a", "content": "r", "is_error": True},
         ToolResult(id="a", content=(Text(text="r"),), error=True),
@@ -109,6 +110,13 @@ def test_a_part_of_an_unknown_form_is_kept_whole(provider: str, block: Block) ->
     assert read.provider_data == ProviderData(provider, "{}")
     assert not read.cache
     assert from_one(provider, {**block, "_cache_breakpoint": True}).cache
+
+
+@pytest.mark.rule("P.E.9")
+def test_texts_among_the_parts_are_text_parts() -> None:
+    for read in (from_openai, from_anthropic):
+        (message,) = read([{"role": "user", "content": ["one", {"type": "text", "text": "two"}]}]).messages
+        assert message.content == (Text(text="one"), Text(text="two"))
 
 
 @pytest.mark.rule("P.E.9")
@@ -285,12 +293,21 @@ def test_where_a_message_is_none_is_said_exactly() -> None:
     assert "one of system, developer, user, assistant, tool, function, found" in caught.value.message
 
 
+def test_what_was_expected_and_what_was_found_are_said_without_content() -> None:
+    for content, said in ((5, "a text, found int"), (None, "a text, found nothing"), (["x"], "a text, found list")):
+        for read in (from_openai, from_anthropic):
+            with pytest.raises(InvalidTypeError) as caught:
+                read([{"role": "user", "content": [{"type": "text", "text": content}]}])
+            assert caught.value.message == f"messages[0].content[0].text: expected {said}"
+
+
 def test_messages_come_before_what_else_an_object_has() -> None:
     messages = [{"role": "user", "content": "q"}]
     choices = [{"message": {"role": "assistant", "content": "a"}}]
     for more in ({"choices": choices}, {"role": "assistant", "content": "a"}):
         assert from_openai({"messages": messages, **more}).messages == from_openai(messages).messages
     assert from_openai({"choices": choices}).messages[0].role == "assistant"
+    assert detect({"choices": choices}) == "openai"
 
 
 @pytest.mark.rule("P.E.9")

@@ -240,7 +240,7 @@ def test_what_cannot_be_used_is_named(data: object, place: str) -> None:
 def test_what_openai_never_writes_is_named(message: Message, place: str) -> None:
     with pytest.raises(InvalidTypeError) as caught:
         from_openai([message])
-    assert caught.value.message.startswith(place)
+    assert caught.value.data.field == place
 
 
 @pytest.mark.parametrize(
@@ -330,6 +330,8 @@ def test_lines_are_conversations_or_messages() -> None:
         read_conversations(lines.replace('{"id": "1"', '{"id": 1"'))
     with pytest.raises(InvalidTypeError, match="messages"):
         detect('{"id": 1}')
+    with pytest.raises(InvalidTypeError, match=r"^not JSON: .* in line 1, column 3$"):
+        detect(" {x}\n")
 
 
 @pytest.mark.data

@@ -8,13 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.logs import commit_to_memory, make_commit
 
-from contextbus.core.memory_run import MemoryState, find_memory_command, fold_memory_commit, try_patch
+from contextbus.core.memory_run import (
+    MemoryState,
+    find_memory_command,
+    fold_memory_commit,
+    fold_memory_commits,
+    try_patch,
+)
 from contextbus.core.run import ChainBrokenError
 from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
+from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import RefreshRequested, UnknownEvent, WorkingMemoryCreated, WorkingMemoryPatched
-from contextbus_protocol.working_memory import AddObservation, SetGoal, WorkingMemoryPatch
+from contextbus_protocol.working_memory import AddObservation, Observation, SetGoal, WorkingMemoryPatch
 
 EMPTY = MemoryState("r")
 CREATED = WorkingMemoryCreated(snapshot=create_working_memory(scope="s", now=5, goal="Deploy."))
@@ -117,6 +124,17 @@ def test_taking_over_a_snapshot_takes_over_its_operation_ids() -> None:
     assert try_patch(state, patch(2, 3), 7) is not None
 
 
+@pytest.mark.rule("D.O.18")
+def test_a_snapshot_that_was_taken_over_is_checked_whole_whatever_was_patched_before() -> None:
+    state = commit_to_memory(commit_to_memory(EMPTY, CREATED), patched(0, 0))
+    assert state.sound
+    nameless = Observation(id="", text="x", writer="model", revision=0, changed_at=5)
+    foreign = msgspec.structs.replace(CREATED.snapshot, observations=(nameless,))
+    state = commit_to_memory(state, WorkingMemoryCreated(snapshot=foreign))
+    with pytest.raises(InvalidTypeError):
+        try_patch(state, patch(1, 0), 9)
+
+
 def test_events_of_other_parts_and_unknown_ones_change_nothing() -> None:
     state = commit_to_memory(EMPTY, CREATED)
     after = commit_to_memory(state, RefreshRequested(), UnknownEvent(name="x", data='{"type":"x"}'))
@@ -124,6 +142,16 @@ def test_events_of_other_parts_and_unknown_ones_change_nothing() -> None:
     digest, commit = make_commit("sha256:another", CREATED, part="working-memory")
     with pytest.raises(ChainBrokenError):
         fold_memory_commit(state, 2, digest, commit)
+
+
+@pytest.mark.rule("D.O.21")
+def test_commits_that_are_known_change_nothing_when_they_are_read_again() -> None:
+    digest, commit = make_commit("", CREATED, part="working-memory")
+    further, patching = make_commit(digest, patched(0, 0), part="working-memory")
+    commits = [(1, digest, commit), (2, further, patching)]
+    state = fold_memory_commits(EMPTY, commits)
+    assert (state.sequence, state.digest) == (2, further)
+    assert fold_memory_commits(state, commits) is state
 
 
 @pytest.mark.rule("D.O.1", "D.O.21")

@@ -67,6 +67,7 @@ def test_it_keeps_number_query_and_pass_and_asks_no_source() -> None:
 def test_the_default_limit_is_one_below_the_counted_size() -> None:
     assert overflow_limit(run(), None) == 999
     assert overflow_limit(run(), 123) == 123
+    assert overflow_limit(RunState("r"), None) == 0  # there is nothing to compile again
     nothing = msgspec.structs.replace(BUDGET, used_tokens=0, selected_tokens=0)
     assert overflow_limit(run(budget=nothing), None) == 0
     smaller = msgspec.structs.replace(BUDGET, selected_tokens=250)

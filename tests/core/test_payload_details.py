@@ -11,7 +11,7 @@ from tests.core.payloads import TARGETS, call, codes, result, results_of, said, 
 from contextbus.core import wire
 from contextbus.core.payload import render, start_rendering
 from contextbus.core.targets import find_target
-from contextbus.core.targets.tools import read_tools
+from contextbus.core.targets.tools import ToolDefinition, read_tools
 from contextbus_protocol.chat import (
     ApprovalRequest,
     ApprovalResponse,
@@ -25,6 +25,7 @@ from contextbus_protocol.chat import (
     assistant,
     user,
 )
+from contextbus_protocol.errors import InvalidTypeError
 
 
 @pytest.mark.rule("P.E.2")
@@ -98,6 +99,33 @@ def test_a_denial_is_for_its_call_and_no_other(target: str) -> None:
     assert results_of(sent(payload)) == [("a", wire.DENIED), ("b", wire.NO_RESULT)]
 
 
+@pytest.mark.rule("P.E.14")
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_answer_is_for_the_request_that_it_names_and_only_once(target: str) -> None:
+    requests = (ApprovalRequest(id="p", call_id="a"), ApprovalRequest(id="q", call_id="b"))
+    asked = [user("q"), said("assistant", call("a"), call("b"), *requests)]
+    first = ApprovalResponse(id="p", approved=False)
+    assert results_of(sent(render([*asked, said("tool", first)], target))) == [
+        ("a", wire.DENIED),
+        ("b", wire.NO_RESULT),
+    ]
+    twice = said("tool", ApprovalResponse(id="p", approved=True), first)
+    assert results_of(sent(render([*asked, twice], target))) == [("a", wire.NO_RESULT), ("b", wire.NO_RESULT)]
+
+
+@pytest.mark.rule("P.E.1")
+def test_messages_of_the_user_between_a_call_and_its_result_are_merged_for_anthropic_alone() -> None:
+    history = [user("q"), said("assistant", call("a")), user("x"), user("y"), said("tool", result("a"))]
+    assert codes(render(history, "anthropic")) == ["merged", "moved-result"]
+    assert codes(render(history, "openai")) == ["moved-result"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_nothing_is_finished_as_nothing(target: str) -> None:
+    finished = start_rendering(target).finish("claude-opus-4-6")
+    assert (finished.empty, list(finished.repairs)) == (True, [])
+
+
 @pytest.mark.rule("P.E.7", "P.E.21")
 def test_ids_up_to_the_longest_stay() -> None:
     history = [user("q"), said("assistant", call("i" * 40), call("j" * 41))]
@@ -106,6 +134,16 @@ def test_ids_up_to_the_longest_stay() -> None:
     assert second[0] != "j" * 41
     first, second = results_of(sent(render(history, "anthropic")))
     assert (first[0], second[0]) == ("i" * 40, "j" * 41)
+
+
+@pytest.mark.rule("P.E.3")
+@pytest.mark.parametrize(("target", "longest"), [("openai", 64), ("anthropic", 128)])
+def test_names_of_tools_up_to_the_longest_stay(target: str, longest: int) -> None:
+    for length, stays in ((longest, True), (longest + 1, False)):
+        body: dict[str, Any] = json.loads(render([user("q")], target, tools=[{"name": "n" * length}]).json())
+        (tool,) = body["tools"]
+        name = tool["name"] if target == "anthropic" else tool["function"]["name"]
+        assert (name == "n" * length, len(name)) == (stays, longest)
 
 
 @pytest.mark.parametrize("kind", ["image/jpeg", "image/png", "image/gif", "image/webp"])
@@ -176,6 +214,50 @@ def test_the_detail_of_an_image_goes_back_where_openai_knows_it(detail: object, 
     (message,) = sent(render([said("user", image)], "openai"))
     expected = {"url": "u", "detail": detail} if written else {"url": "u"}
     assert message["content"] == [{"type": "image_url", "image_url": expected}]
+
+
+def test_a_url_with_a_type_beside_it_is_sent_as_a_url() -> None:
+    parts = (Image(media_type="image/png", url="i"), Document(media_type="application/pdf", url="d"))
+    (message,) = sent(render([said("user", *parts)], "anthropic"))
+    assert [block["source"] for block in message["content"]] == [
+        {"type": "url", "url": "i"},
+        {"type": "url", "url": "d"},
+    ]
+
+
+@pytest.mark.rule("P.A.5", "P.E.8")
+def test_what_openai_takes_as_a_member_or_a_part_stands_where_it_takes_it() -> None:
+    audio = Unknown(data='{"type":"audio","id":"x"}', provider_data=ProviderData("openai", '{"member":"audio"}'))
+    new = Unknown(data='{"type":"new","id":"x"}', provider_data=ProviderData("openai", "{}"))
+    asked, answered = sent(render([said("user", audio, new), said("assistant", audio, new)], "openai"))
+    assert asked["content"] == [{"type": "audio", "id": "x"}, {"type": "new", "id": "x"}]
+    assert answered["audio"] == {"id": "x"}
+    assert answered["content"] == wire.LEFT_OUT.format(kind="new")
+    only = render([user("q"), said("assistant", new)], "openai")
+    assert (codes(only), "audio" in sent(only)[1]) == (["unknown-part"], False)
+
+
+@pytest.mark.rule("P.A.5", "P.E.8")
+def test_what_another_provider_said_of_a_part_changes_nothing() -> None:
+    text = Text(text="no", provider_data=ProviderData("anthropic", '{"refusal":"message"}'))
+    image = Image(url="u", provider_data=ProviderData("anthropic", '{"detail":"low"}'))
+    asked, answered = sent(render([said("user", image), said("assistant", text)], "openai"))
+    assert asked["content"] == [{"type": "image_url", "image_url": {"url": "u"}}]
+    assert answered == {"role": "assistant", "content": "no"}
+
+
+@pytest.mark.rule("P.E.11")
+def test_an_empty_text_of_the_system_is_left_out() -> None:
+    (message, _) = sent(render([said("system", Text(text=""), Text(text="s")), user("q")], "openai"))
+    assert message == {"role": "system", "content": "s"}
+
+
+@pytest.mark.rule("P.E.3")
+def test_a_tool_has_a_name_and_needs_nothing_else() -> None:
+    assert read_tools('[{"name":"f"}]') == (ToolDefinition("f"),)
+    for name in ("5", '""', "null", "[]", "true"):
+        with pytest.raises(InvalidTypeError, match=r"tools\[0\]\.name"):
+            read_tools(f'[{{"name":{name}}}]')
 
 
 @pytest.mark.rule("P.E.3")

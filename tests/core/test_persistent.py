@@ -37,6 +37,13 @@ def test_behind_gives_what_follows_the_first(items: list[int], count: int) -> No
     assert list(vector(items).behind(count)) == items[count:]
 
 
+@pytest.mark.parametrize("length", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3, 3 * CHUNK])
+def test_behind_gives_what_follows_wherever_a_chunk_ends(length: int) -> None:
+    items = list(range(length))
+    for count in range(length + CHUNK + 2):
+        assert list(vector(items).behind(count)) == items[count:]
+
+
 @given(items=ITEMS, length=st.integers(0, 3 * CHUNK), spoiled=st.none() | st.integers(0, 3 * CHUNK))
 def test_begins_with_is_having_the_same_first_items(items: list[int], length: int, spoiled: int | None) -> None:
     other = items[:length]

@@ -8,14 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.logs import OPTIONS, append, commit_to, compiled
 from tests.core.test_bound_models import BOUND, tailed
+from tests.core.test_rewritten_run import facts
 
+from contextbus.core.history import digest_message
 from contextbus.core.prefix import break_prefix, prefix_cause, stale_ranges, withhold_thinking
 from contextbus.core.run_state import RunState
-from contextbus_protocol.chat import ChatMessage, Reasoning, Text, assistant
+from contextbus_protocol.chat import ChatMessage, Reasoning, Text, assistant, user
+from contextbus_protocol.digests import EMPTY_CHAIN, extend_chain
 from contextbus_protocol.events import (
+    BlockFact,
     CallFailed,
     CallSucceeded,
     HistoryReplaced,
+    MessageFact,
     PackageRedacted,
     PreparedFact,
     PreparedMessages,
@@ -151,6 +156,63 @@ def test_the_first_cause_and_the_earliest_place_count() -> None:
     assert (state.broken_prefix, state.broken_at) == ("redacted", 1)
     state = break_prefix(break_prefix(state, "system", 0), "history", 5)
     assert (state.broken_prefix, state.broken_at) == ("system", 0)
+
+
+A, BLOCK, ANSWER, MORE = user("a"), user("block"), assistant("answer"), user("more")
+PLACED = (BlockFact("append", digest_message(BLOCK), 180),)
+
+
+def with_messages(state: RunState, *messages: ChatMessage) -> RunState:
+    return commit_to(state, facts(state, *(MessageFact(digest_message(m), 90, m.role) for m in messages)))
+
+
+def with_block() -> RunState:
+    """A run whose first step placed a block behind its first message."""
+    state = with_messages(NEW, A)
+    state = commit_to(state, compiled(state, 0, "x", blocks=PLACED))
+    return commit_to(state, CallSucceeded(step=0))
+
+
+@pytest.mark.rule("D.F.15", "D.F.17", "D.W.7")
+@pytest.mark.parametrize(
+    ("messages", "cause"),
+    [
+        ((A, BLOCK, ANSWER, MORE), None),
+        ((A, BLOCK), None),
+        ((A, ANSWER, MORE), "history"),
+        ((A, ANSWER, BLOCK), "history"),
+        ((A,), "history"),
+    ],
+)
+def test_messages_of_a_hook_begin_as_the_request_before_them_with_its_block(
+    messages: tuple[ChatMessage, ...], cause: str | None
+) -> None:
+    state = with_messages(with_block(), ANSWER, MORE)
+    assert prefix_cause(state, OPTIONS, messages) == cause
+
+
+@pytest.mark.rule("D.F.15", "D.F.17", "D.W.7")
+def test_messages_of_a_hook_hold_the_blocks_of_earlier_steps_in_their_places() -> None:
+    state = with_messages(with_block(), ANSWER)
+    state = commit_to(state, compiled(state, 1, retrieved=False))
+    state = with_messages(commit_to(state, CallSucceeded(step=1)), MORE)
+    assert prefix_cause(state, OPTIONS, [A, BLOCK, ANSWER, MORE]) is None
+    assert prefix_cause(state, OPTIONS, [A, ANSWER, BLOCK, MORE]) == "history"
+    assert prefix_cause(state, OPTIONS, [A, ANSWER, MORE]) == "history"
+
+
+@pytest.mark.rule("D.F.15", "D.F.17", "D.W.7")
+@pytest.mark.parametrize(("given", "cause"), [((A, BLOCK), None), ((A,), None), ((BLOCK, A), "history")])
+def test_a_history_begins_as_what_a_hook_gave_also_where_a_block_ends_it(
+    given: tuple[ChatMessage, ...], cause: str | None
+) -> None:
+    state = with_block()
+    chain = EMPTY_CHAIN
+    for message in given:
+        chain = extend_chain(chain, digest_message(message))
+    hook = PreparedFact(messages=PreparedMessages(len(given), chain, 90))
+    state = commit_to(state, compiled(state, 1, retrieved=False, prepared=hook))
+    assert prefix_cause(commit_to(state, CallSucceeded(step=1)), OPTIONS) == cause
 
 
 @pytest.mark.rule("D.F.20")

@@ -53,6 +53,23 @@ def plan(
 replace = msgspec.structs.replace
 
 
+@pytest.mark.rule("D.J.1", "D.G.21")
+@pytest.mark.parametrize(("query", "has_sources"), [("How?", True), (" ", True), ("How?", False), ("", False)])
+def test_after_a_redaction_sources_are_asked_whatever_the_limits_say(query: str, has_sources: bool) -> None:
+    due = plan_refresh(
+        replace(RUN, passes=8),
+        OPTIONS,
+        step=4,
+        active_task_id="t1",
+        host_request=False,
+        query=query,
+        has_sources=has_sources,
+        redacted=True,
+    )
+    asked = bool(query.strip())
+    assert due == RefreshPlan("redacted", retrieve=has_sources and asked, skipped=has_sources and not asked)
+
+
 @pytest.mark.rule("D.G.5", "D.G.15")
 def test_the_first_call_retrieves() -> None:
     assert plan(RunState("r"), step=0) == RefreshPlan("initial", retrieve=True)

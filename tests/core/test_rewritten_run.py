@@ -102,6 +102,15 @@ def test_a_result_that_the_host_rewrote_loads_its_skill_again() -> None:
     assert over.skills == ()
 
 
+@pytest.mark.rule("D.K.26")
+def test_every_call_is_closed_by_the_assistants_next_message() -> None:
+    state, next_turn = started("a"), MessageFact("sha256:next", 72, "assistant")
+    for number in (1, 2, 3):
+        state = commit_to(state, facts(state, call(number), next_turn, result(number)))
+        assert state.skills == ()
+    assert [c.closed for c in state.skill_calls] == [2, 5, 8]
+
+
 @pytest.mark.rule("D.G.21", "D.H.5")
 def test_a_source_that_was_skipped_has_no_place_in_the_order() -> None:
     """Placement gets the answers alone: it must find the order that the decision was made in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from contextbus_protocol.events import (
     RunStarted,
     StepFailed,
     UnknownEvent,
+    UsageFact,
 )
 from contextbus_protocol.values import EstimatorSpec, RefreshOptions, Scope
 
@@ -111,6 +113,37 @@ def test_a_retrieval_serves_what_was_due_and_a_limit_is_remembered() -> None:
     assert (limited.refused_task, limited.refresh_requested, limited.last_active_task) == (("t2",), False, "t1")
     skipped = commit_to(served, compiled(served, 2, retrieved=False, host_request=True))
     assert skipped.refresh_requested  # an empty query leaves it due (D.G.21)
+    reused = commit_to(limited, compiled(limited, 3, retrieved=False, active_task_id="t2"))
+    assert reused.refused_task == ("t2",)
+    assert commit_to(reused, compiled(reused, 4, active_task_id="t2")).refused_task == ()
+
+
+@pytest.mark.rule("D.F.20", "D.F.14")
+@pytest.mark.parametrize(
+    ("keep", "left"), [(5, ((1, 2), (3, 5))), (4, ((1, 2), (3, 4))), (3, ((1, 2),)), (2, ((1, 2),)), (1, ())]
+)
+def test_thinking_that_was_cut_off_is_stale_no_more(keep: int, left: tuple[tuple[int, int], ...]) -> None:
+    state = msgspec.structs.replace(started(*"abcde"), stale_thinking=((1, 2), (3, 5)))
+    assert commit_to(state, HistoryReplaced(keep=keep)).stale_thinking == left
+
+
+def test_the_newest_messages_name_the_blob_of_their_bodies() -> None:
+    state = started("a")
+    assert state.inputs == "sha256:inputs"
+    later = msgspec.structs.replace(append(state, "b"), inputs="sha256:later")
+    assert commit_to(state, later).inputs == "sha256:later"
+
+
+@pytest.mark.rule("D.L.3")
+@pytest.mark.parametrize(("reported", "unaccounted"), [((), False), ((True,), False), ((True, False), True)])
+def test_a_failed_step_leaves_usage_unaccounted_that_no_source_reported(
+    reported: tuple[bool, ...], unaccounted: bool
+) -> None:
+    usage = tuple(UsageFact(f"q{n}", "docs", "m", 5, reported=value) for n, value in enumerate(reported))
+    state = commit_to(started("a"), StepFailed(step=0, code="source_failed", usage=usage))
+    assert state.unaccounted == unaccounted
+    assert commit_to(state, StepFailed(step=0, code="source_failed")).unaccounted == unaccounted
+    assert not commit_to(state, compiled(state, 0)).unaccounted
 
 
 @pytest.mark.rule("D.G.6", "D.G.5")

@@ -68,8 +68,9 @@ def test_a_child_sets_what_its_parent_sets() -> None:
 def test_a_scope_outside_of_the_parent_run_is_refused() -> None:
     parent = Scope(user_id="ada")
     assert require_within(Scope(user_id="ada", run_id="r"), parent) == Scope(user_id="ada", run_id="r")
-    with pytest.raises(TypeError, match="user_id"):
+    with pytest.raises(ScopeConflictError, match="user_id") as caught:
         require_within(Scope(run_id="r"), parent)
+    assert caught.value.data.field == "user_id"
 
 
 @pytest.mark.rule("D.K.4")

@@ -305,7 +305,8 @@ def test_hint_of_a_source_is_its_share_of_what_working_memory_leaves() -> None:
     hints = share_hints(10_000, 0, budget, snapshot, estimator())
     assert hints == {"memory": 20, "rag": 60, "transcript": 0, "skills": 0}  # of 100 - 4 - 10 - 5 = 81
     assert share_hints(10_000, 0, budget, None, estimator()) == {"memory": 25, "rag": 75, "transcript": 0, "skills": 0}
-    assert set(share_hints(10, 20, budget, None, estimator()).values()) == {0}
+    for nothing_else in (budget, ContextBudget(shares=Shares(0, 1, 0, 0))):
+        assert set(share_hints(10, 20, nothing_else, None, estimator()).values()) == {0}
 
 
 @pytest.mark.rule("D.K.22")

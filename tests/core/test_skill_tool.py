@@ -58,11 +58,20 @@ def test_what_names_no_skill_is_an_error_that_lists_the_ids(arguments: str) -> N
     assert "office/xlsx, pdf" in text_of(answer)
 
 
+@pytest.mark.rule("D.K.26")
+def test_an_error_says_what_is_wrong() -> None:
+    assert "there is no skill xlsx; " in text_of(answer_load_skill({"skill": "xlsx"}, SKILLS))
+    spaced = answer_load_skill({"skill": "a b"}, ["a b"])  # whatever a host lists, this is no id
+    assert spaced.error
+    assert "the argument must be" in text_of(spaced)
+
+
 def test_an_error_lists_some_of_many_ids_and_says_where_there_are_none() -> None:
     many = [f"s{n:03}" for n in range(MAX_LISTED + 3)]
     said = text_of(answer_load_skill("{}", many))
     assert said.count(", s") == MAX_LISTED - 1
     assert "and 3 more" in said
+    assert " more" not in text_of(answer_load_skill("{}", many[:MAX_LISTED]))
     assert "there are no skills" in text_of(answer_load_skill('{"skill": "x"}', ()))
 
 

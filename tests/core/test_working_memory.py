@@ -91,6 +91,13 @@ def test_malformed_options_are_a_type_error_of_ours(options: dict[str, Any]) -> 
     assert "xxx" not in str(raised.value)
 
 
+@pytest.mark.rule("D.N.7")
+def test_an_active_task_that_is_not_in_the_list_is_said_of_the_tasks_that_were_given() -> None:
+    tasks = {"list": {"goal": "g", "tasks": [{"id": "a", "title": "A"}]}, "activeTaskId": "b"}
+    with pytest.raises(InvalidTypeError, match=r"^malformed tasks: activeTaskId is no task of the list$"):
+        create_working_memory(scope="acme", now=NOW, tasks=tasks)
+
+
 @pytest.mark.rule("D.N.12", "D.U.3")
 def test_limits_themselves_are_allowed_and_characters_are_code_points() -> None:
     tasks = {"list": {"goal": "g" * 4000, "tasks": [{"id": f"{n}", "title": "A" * 2000} for n in range(100)]}}
@@ -148,6 +155,8 @@ def change(path: str, value: object) -> dict[str, Any]:
         ("constraints.0.revision", -1),
         ("tasks.activeTaskId", "t9"),
         ("tasks.listRevision", -1),
+        ("tasks.list.tasks", [{"id": "t2", "title": "A"}] * 2),
+        ("tasks.list.tasks", [{"id": "t2", "title": "A"}, {"id": "", "title": "B"}]),
         ("observations", [{"id": "o", "text": "x" * 2001, "writer": "host", "revision": 0, "changedAt": 0}]),
         ("hypotheses", [{"id": "h", "text": "x", "writer": "host", "revision": 0, "changedAt": 0, "status": "open"}]),
     ],
@@ -155,6 +164,15 @@ def change(path: str, value: object) -> dict[str, Any]:
 def test_malformed_snapshot_is_refused(path: str, value: object) -> None:
     with pytest.raises(InvalidTypeError):
         decode_snapshot(change(path, value))
+
+
+@pytest.mark.rule("D.N.11", "D.W.6")
+@pytest.mark.parametrize("path", ["goal.changedAt", "tasks.changedAt", "constraints.1.changedAt"])
+def test_a_time_of_a_snapshot_that_is_none_is_named(path: str) -> None:
+    for time in (2**53, -(2**53)):
+        with pytest.raises(InvalidTypeError, match=r"^malformed snapshot: changedAt is an integer, milliseconds"):
+            decode_snapshot(change(path, time))
+    assert decode_snapshot(change(path, -NOW)) != decode_snapshot(change(path, NOW))
 
 
 @pytest.mark.rule("D.N.11")

@@ -220,9 +220,9 @@ def test_active_task_is_open_to_both_and_survives_a_list_that_still_has_it(write
     assert snapshot.tasks is not None
     assert (snapshot.tasks.active_task_id, snapshot.tasks.revision, snapshot.tasks.list_revision) == ("b", 1, 1)
     assert snapshot.tasks.writer == "host"
-    kept = applied(snapshot, "host", {"op": "set-tasks", **TASKS}).tasks
+    kept = applied(snapshot, "host", {"op": "set-tasks", **TASKS, "sources": [{"kind": "host", "id": "plan"}]}).tasks
     assert kept is not None
-    assert (kept.active_task_id, kept.list_revision) == ("b", 2)
+    assert (kept.active_task_id, kept.list_revision, kept.sources) == ("b", 2, (SourceRef("host", "plan"),))
     only_a = {"goal": "", "tasks": [{"id": "a", "title": "A"}]}
     cleared = applied(snapshot, "host", {"op": "set-tasks", "list": only_a}).tasks
     assert cleared is not None
@@ -348,6 +348,15 @@ def test_patch_object_is_checked_as_wire_data_is() -> None:
             decode_patch(data)
 
 
+@pytest.mark.rule("D.M.7")
+def test_half_a_character_is_replaced_and_nothing_else_of_the_patch_changes() -> None:
+    source = {"kind": "message", "id": "m", "revision": 3}
+    operation = {"op": "add-observation", "text": "half \ud83d", "sources": [source]}
+    read = decode_patch(patch("model", operation, revision=7))
+    assert (read.operation_id, read.expected_revision, read.writer) == ("p", 7, "model")
+    assert read.operations == (AddObservation(text="half \ufffd", sources=(SourceRef("message", "m", 3),)),)
+
+
 @pytest.mark.rule("D.O.18")
 def test_error_of_a_malformed_patch_names_the_place_and_no_content() -> None:
     with pytest.raises(InvalidTypeError, match=r"operations\[0\]\.text") as raised:
@@ -392,9 +401,12 @@ def test_generated_ids_of_the_host() -> None:
     request = patch("model", ADDITIONS[0], ADDITIONS[1])
     result = apply_working_memory_patch(new(), request, now=1, generate_id=lambda: next(ids))
     assert result.ids == ("one", "two")
-    for taken in ("constraints-0-0", "", "same"):
-        with pytest.raises(InvalidTypeError):
+    for taken in ("constraints-0-0", "same"):
+        with pytest.raises(InvalidTypeError, match="is taken"):
             apply_working_memory_patch(new(), request, now=1, generate_id=partial(str, taken))
+    for none in ("", "half \ud83d", 5):
+        with pytest.raises(InvalidTypeError, match="generate_id makes a text"):
+            apply_working_memory_patch(new(), request, now=1, generate_id=lambda none=none: none)  # type: ignore[misc]  # what a host may write
 
 
 @pytest.mark.rule("D.O.23", "D.N.10", "D.O.21")

@@ -24,6 +24,7 @@ from contextbus.core.working_memory_tools import (
     read_operations,
     show_snapshot,
 )
+from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import (
     ContextBusError,
     ForbiddenError,
@@ -49,6 +50,12 @@ from contextbus_protocol.working_memory import (
 
 SHAPES: tuple[ToolShape, ...] = ("anthropic", "openai", "openai-responses", "gemini")
 NAMES = name_tools()
+DEFINED: dict[ToolShape, str] = {
+    "anthropic": "57fa3b95d9af01ed",
+    "openai": "c51d339c08de1b00",
+    "openai-responses": "a15737279630708c",
+    "gemini": "8494298a64f39e6b",
+}
 SNAPSHOT = create_working_memory(scope="s", now=5, goal="Deploy.")
 
 
@@ -115,6 +122,13 @@ def test_items_become_additions() -> None:
         RecordAttempt(text="h", outcome="in-progress"),
     )
     assert read("add", json.dumps({"items": items}), "c1", "c2") == read("add", {"items": items}, "c1", "c2")
+
+
+@pytest.mark.rule("D.Q.14")
+@pytest.mark.parametrize("kind", ["observation", "hypothesis", "decision", "question", "attempt"])
+def test_evidence_goes_with_an_item_of_any_kind(kind: str) -> None:
+    (operation,) = read("add", {"items": [{"kind": kind, "text": "a", "evidence": ["c1"]}]}, "c1")
+    assert getattr(operation, "sources", None) == (SourceRef("tool-call", "c1"),)
 
 
 @pytest.mark.rule("D.Q.4", "D.Q.14")
@@ -230,6 +244,8 @@ def test_what_is_quoted_of_the_arguments_is_short() -> None:
     with pytest.raises(InvalidTypeError) as caught:
         read("add", {"items": [{"kind": "x" * 100_000, "text": "a"}]})
     assert len(str(caught.value)) < 1000
+    with pytest.raises(InvalidTypeError, match=r"^malformed arguments: .*items\[0\]\.text"):
+        read("add", {"items": [{"kind": "question", "text": 5}]})
 
 
 # -- schemas
@@ -303,6 +319,44 @@ def test_a_schema_takes_what_the_parser_takes(action: ToolAction, arguments: Any
             assert fits(schema, arguments) == taken
 
 
+GOOD: list[tuple[ToolAction, dict[str, Any]]] = [
+    *(("add", {"kind": kind, "text": "a"}) for kind in ("observation", "hypothesis", "question", "decision")),
+    ("add", {"kind": "attempt", "text": "a"}),
+    ("update", {"action": "answer", "id": "q", "answer": "a"}),
+    ("update", {"action": "attempt", "id": "q", "outcome": "failed"}),
+    *(("update", {"action": action, "id": "q"}) for action in ("drop", "remove")),
+]
+
+
+@pytest.mark.rule("D.Q.3", "D.Q.4", "D.Q.5")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("action", "given"), GOOD)
+def test_every_entry_has_a_schema_that_wants_all_of_it_and_takes_calls_as_evidence(
+    shape: ToolShape, action: ToolAction, given: dict[str, Any]
+) -> None:
+    schema = parameters(shape)[f"working_memory_{action}"]
+
+    def fitting(entry: dict[str, Any]) -> bool:
+        arguments = {"items" if action == "add" else "changes": [entry]}
+        assert shape == "gemini" or takes(action, arguments) == fits(schema, arguments)
+        return fits(schema, arguments)
+
+    assert fitting(given)
+    for field in given:
+        assert not fitting({name: value for name, value in given.items() if name != field})
+    if action == "add" or given["action"] == "answer":
+        assert fitting({**given, "evidence": ["c1", "c2"]})
+        assert not any(fitting({**given, "evidence": [wrong]}) for wrong in ("", 3, "x" * 2001, None))
+
+
+@pytest.mark.rule("D.Q.2")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_a_model_reads_of_its_tools_is_what_it_was(shape: ToolShape) -> None:
+    # a request begins with them: another word is another prefix for every cache
+    digest = digest_text(json.dumps(define_tools(NAMES, shape), sort_keys=True))
+    assert digest.removeprefix("sha256:")[:16] == DEFINED[shape]
+
+
 def test_what_a_provider_does_not_know_is_not_in_its_schema() -> None:
     for shape in SHAPES:
         text = json.dumps(define_tools(NAMES, shape))
@@ -346,8 +400,15 @@ def test_every_tool_step_and_call_has_an_operation_id_of_its_own(calls: list[tup
     ],
 )
 def test_a_refusal_is_raised(reason: PatchReason, error: type[ContextBusError]) -> None:
-    with pytest.raises(error, match="nothing was written"):
+    with pytest.raises(error, match="nothing was written") as caught:
         answer_write(PatchResult("rejected", SNAPSHOT, reason))
+    what_to_do = {
+        "forbidden": "it is closed to you",
+        "not-found": "read working memory for the ids it holds",
+        "limit": "remove or shorten something first",
+        "revision-conflict": "read it, then call again if the change is still needed",
+    }
+    assert str(caught.value).endswith(what_to_do[reason])
 
 
 @pytest.mark.rule("D.Q.6")

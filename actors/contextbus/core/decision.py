@@ -69,7 +69,7 @@ def select(given: ContextInput, estimator: Estimator) -> Selection:
     if owed is None:
         rest -= frame  # below zero nothing may be taken, not even what costs nothing: the frame would not fit
     if offers:
-        rank_offers(offers, costs, reasons, split_by_kind(given.budget.shares, max(0, rest)), rest)
+        rank_offers(offers, costs, reasons, split_by_kind(given.budget.shares, rest), rest)
 
     entries = list_entries(items, tail, offers, costs, reasons)
     chosen = [entry.tokens for entry in entries[len(items) :] if entry.selected]

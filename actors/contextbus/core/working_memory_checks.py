@@ -106,18 +106,16 @@ def decode_snapshot(data: bytes | Mapping[str, Any] | Snapshot) -> Snapshot:
     return snapshot
 
 
-def check_integer(value: int, what: str) -> int:
+def check_integer(value: int, what: str) -> None:
     """Refuse what is no non-negative safe integer (D.W.6)."""
     if type(value) is not int or not 0 <= value <= MAX_SAFE_INTEGER:
         raise InvalidTypeError(f"{what} is a non-negative integer")
-    return value
 
 
-def check_time(value: int, what: str) -> int:
+def check_time(value: int, what: str) -> None:
     """Refuse what is no time in milliseconds since the epoch (D.W.6)."""
     if type(value) is not int or abs(value) > MAX_SAFE_INTEGER:
         raise InvalidTypeError(f"{what} is an integer, milliseconds since the epoch")
-    return value
 
 
 def check_task_ids(tasks: TaskList, what: str) -> None:
