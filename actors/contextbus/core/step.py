@@ -336,7 +336,7 @@ def _compare_block(state: RunState, decision: StepDecision) -> StepDecision:
     ]
     sent = [] if last is None else [(e.source, e.record_id, e.revision, e.digest) for e in last.entries]
     tail_differs = manifest.placement.tail_kept and last is not None and bool(last.tail)
-    if chosen == sent and not tail_differs:
+    if (not sent or chosen == sent) and not tail_differs:
         return decision
     cause = first_cause((manifest.cache_prefix_cause, "history"))
     changed = msgspec.structs.replace(manifest, cache_prefix_changed=True, cache_prefix_cause=cause)
