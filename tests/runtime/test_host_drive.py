@@ -216,7 +216,7 @@ class _Small(MemoryJournal):
 async def test_a_commit_that_is_too_large_is_refused() -> None:
     result = await driver_of(_Small()).store(store_of("c"))
     assert isinstance(result, Unstored)
-    assert result.code == "limit"
+    assert result.code == "payload_too_large"
 
 
 async def test_load_gives_all_pages() -> None:
