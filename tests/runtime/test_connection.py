@@ -273,9 +273,13 @@ async def test_a_late_sign_of_life_does_not_end_the_read_loop(
     await echo(connection, "ask")
     before = client_of(connection)
     os.kill(server.pid, signal.SIGSTOP)
-    with pytest.raises(TimeoutError):
-        for _ in range(50):  # the signal takes a moment to stop it
+
+    async def flush_until_it_is_stopped() -> None:
+        for _ in range(50):  # the signal takes a moment
             await connection.flush(0.2)
+
+    with pytest.raises(TimeoutError):
+        await flush_until_it_is_stopped()
     with anyio.move_on_after(0.2):
         await connection.flush()
     os.kill(server.pid, signal.SIGCONT)
