@@ -21,6 +21,7 @@ from contextbus_protocol.commands import (
     CompileStep,
     ErrorReply,
     NewMessages,
+    RedactPackages,
     ReportStep,
     RequestRefresh,
 )
@@ -295,7 +296,7 @@ class Bench:
             effects += self.tell(self.log.load(load))
         return effects + self.tell(nothing_in_memory(effects))
 
-    def begin(self, command: AppendMessages | ReportStep | RequestRefresh) -> Effects:
+    def begin(self, command: AppendMessages | ReportStep | RequestRefresh | RedactPackages) -> Effects:
         """Tell selection of another command and give it the log."""
         effects = self.tell(command)
         for load in [e for e in effects if isinstance(e, Load)]:
@@ -331,6 +332,6 @@ class Bench:
         events = self.log.commits[-1][2].events
         return next(e for e in events if isinstance(e, StepCompiled | StepFailed))
 
-    def record(self, command: AppendMessages | ReportStep | RequestRefresh) -> Effects:
+    def record(self, command: AppendMessages | ReportStep | RequestRefresh | RedactPackages) -> Effects:
         """Take another command to its commit."""
         return self.commit(self.begin(command))

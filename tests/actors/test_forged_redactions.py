@@ -41,7 +41,7 @@ def test_what_is_no_redaction_is_refused_and_changes_nothing(forged: RedactPacka
     docs = options(SourceSpec("docs", "rag"))
     bench.compile(step("Hello", options_=docs), candidate())
     before = len(bench.log.commits)
-    effects = bench.begin(forged)  # type: ignore[arg-type]
+    effects = bench.begin(forged)
     assert sent(effects, ErrorReply).code in {"invalid_request", "invalid_type"}
     assert len(bench.log.commits) == before
     assert bench.log.fold.redacted_packages == ()

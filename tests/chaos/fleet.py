@@ -65,7 +65,7 @@ class Fleet:
     def start_worker(self, name: str, sources: Sequence[str], **more: str) -> None:
         """Start a worker of some of the test's sources."""
         file = self.folder / f"{name}.py"
-        file.write_text(f"from tests.chaos.workers import {', '.join(sources)}  # noqa: F401\n")
+        file.write_text(f"from tests.chaos.workers import {', '.join(sources)}\n")
         self.start(name, "worker", str(file), **more)
 
     async def wait_ready(self, *names: str, seconds: float = 90) -> None:

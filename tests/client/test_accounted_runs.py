@@ -28,7 +28,7 @@ DONE = contextbus.Report(status="succeeded", messages=[assistant("So.")])
 class Paying:
     """A source that charges what a test says, and may fail afterwards."""
 
-    def __init__(self, *charges: dict[str, Any], id: str = "paid", required: bool = False) -> None:  # noqa: A002
+    def __init__(self, *charges: dict[str, Any], id: str = "paid", required: bool = False) -> None:  # noqa: A002  # users' word
         self.id = id
         self.kind: SourceKind = "rag"
         self.required = required

@@ -104,7 +104,7 @@ async def test_without_a_step_it_is_a_type_error() -> None:
         await run.before_model_call(model=MODEL)
         for limit in (-1, True, 2.5):
             with pytest.raises(InvalidTypeError):
-                await run.on_overflow(limit)  # type: ignore[arg-type]
+                await run.on_overflow(limit)  # type: ignore[arg-type]  # what must be refused
 
 
 @pytest.mark.rule("D.I.6")

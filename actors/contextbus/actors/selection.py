@@ -279,7 +279,7 @@ class Selection:
 
     def _fail_step(self, state: SelectionState, flight: Flight, error: ContextBusError) -> Step:
         try:
-            flight, effects = stepping.record_failure(state.fold, flight, self._at, error, ())
+            flight, effects = stepping.record_failure(state.fold, flight, self._at, error)
         except ContextBusError as exc:
             return self._fail(state, flight, exc)
         return replace(state, flight=flight), effects

@@ -78,7 +78,7 @@ def advance(fold: RunState, flight: Flight, at: Instance) -> tuple[Flight, Effec
             case ReadErasures(after):
                 return replace(flight, phase="erasures"), (Load(run, "erasures", after, flight.token),)
     except (ContextBudgetExceededError, HookFailedError, SourceFailedError) as exc:
-        return record_failure(fold, flight, at, exc, ())
+        return record_failure(fold, flight, at, exc)
 
 
 def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effects]:
@@ -197,9 +197,7 @@ def _place(fold: RunState, flight: Flight, at: Instance) -> tuple[Flight, Effect
     return commit(flight, at, decided.place_of(fold, flight, results, at.tenant, at.inbox, at.tokenizers))
 
 
-def record_failure(
-    fold: RunState, flight: Flight, at: Instance, error: ContextBusError, effects: Effects
-) -> tuple[Flight, Effects]:
+def record_failure(fold: RunState, flight: Flight, at: Instance, error: ContextBusError) -> tuple[Flight, Effects]:
     """Record that a step failed; it consumes nothing (D.G.27).
 
     Raises:
@@ -208,8 +206,7 @@ def record_failure(
     flight = settle_step(fold, flight, at.tokenizers)
     results = decided.results_of(flight)
     record = recorded.failure_of(fold, flight, results, error, at.tenant, at.inbox)
-    flight, more = commit(flight, at, record)
-    return flight, (*effects, *more)
+    return commit(flight, at, record)
 
 
 def commit(flight: Flight, at: Instance, request: Place | Record) -> tuple[Flight, Effects]:

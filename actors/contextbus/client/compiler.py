@@ -21,7 +21,7 @@ from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.sending import DEFAULT_SECONDS
 from contextbus.client.source_queries import Account, CompilerSources
 from contextbus.client.token_estimator import TokenEstimator
-from contextbus.core.answers import read_answer
+from contextbus.core.answers import merge_answers, read_answer
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget, require_count
 from contextbus.core.compile import compile_context
 from contextbus.core.compiler_state import Texts, drop_waiting, keep_texts, read_state, settle
@@ -32,7 +32,6 @@ from contextbus.core.compiler_step import (
     check_request,
     compile_input,
     is_reopened,
-    merge_answers,
     outcome_of,
     plan_overflow,
     plan_step,
@@ -343,7 +342,7 @@ class Compiler:
                 for spec, answer in answers
             )
             self._sources.check_required(results)
-        results = merge_answers(results, plan, options)
+        results = merge_answers(options.sources, results, skipped=plan.refresh.skipped)
         package = self._settle(request, plan, results, before, texts, estimator)
         self._last = _Compiled(
             request=request,

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from contextbus.core.candidates import validate_candidates
 from contextbus_protocol.errors import ContextBusError, word_of
 from contextbus_protocol.questions import Failed, Offered
 from contextbus_protocol.values import Candidate, SourceResult, SourceSpec, SourceStatus
+
+
+def merge_answers(
+    sources: Sequence[SourceSpec], answers: Iterable[SourceResult], *, skipped: bool
+) -> tuple[SourceResult, ...]:
+    """The answers in source order, so that timing changes nothing (D.G.25); with an empty query the rest is skipped.
+
+    What is owed is asked for even then: the query says nothing about it (D.G.21, D.H.8).
+    """
+    by_source = {answer.source: answer for answer in answers}
+    if skipped:
+        for spec in sources:
+            rest = SourceResult(spec.id, spec.kind, SourceStatus.SKIPPED, required=spec.required)
+            by_source.setdefault(spec.id, rest)
+    return tuple(by_source[spec.id] for spec in sources if spec.id in by_source)
 
 
 def read_answer(

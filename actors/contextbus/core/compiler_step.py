@@ -230,21 +230,6 @@ def _known_absent(state: ContextCompilerState) -> set[tuple[str, str]]:
     return set(zip(state.absent, state.absent_loads, strict=False))
 
 
-def merge_answers(
-    answers: Sequence[SourceResult], plan: CompilerPlan, options: CompilerOptions
-) -> tuple[SourceResult, ...]:
-    """The answers in source order, so that timing changes nothing (D.G.25); with an empty query the rest is skipped.
-
-    What is owed is asked for even then: the query says nothing about it (D.G.21, D.H.8).
-    """
-    by_source = {result.source: result for result in answers}
-    if plan.refresh.skipped:
-        for spec in options.sources:
-            skipped = SourceResult(spec.id, spec.kind, SourceStatus.SKIPPED, required=spec.required)
-            by_source.setdefault(spec.id, skipped)
-    return tuple(by_source[spec.id] for spec in options.sources if spec.id in by_source)
-
-
 def compile_input(
     request: StepRequest, plan: CompilerPlan, options: CompilerOptions, results: tuple[SourceResult, ...]
 ) -> ContextInput:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from contextbus.core.answers import merge_answers
 from contextbus.core.bound_models import binds_thinking
 from contextbus.core.budget import require_count, usable_input_tokens
 from contextbus.core.context_input import ContextInput
@@ -39,7 +40,6 @@ from contextbus_protocol.values import (
     PlacedEntry,
     Scope,
     SourceResult,
-    SourceStatus,
     StepOptions,
 )
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
@@ -314,14 +314,7 @@ def decide_step(
         InvalidRequestError: a required source failed (D.G.28).
     """
     if plan.refresh.skipped:
-        asked = {result.source: result for result in results}
-        skipped = (
-            SourceResult(s.id, s.kind, SourceStatus.SKIPPED, required=s.required)
-            for s in options.sources
-            if s.id not in asked
-        )
-        unordered = {**asked, **{result.source: result for result in skipped}}
-        results = tuple(unordered[s.id] for s in options.sources)
+        results = merge_answers(options.sources, results, skipped=True)
     decision = decide(step_input(state, plan, options, tuple(results), tuple(restored), snapshot), estimator)
     return decision if plan.phase == "compile" else _compare_block(state, decision)
 
