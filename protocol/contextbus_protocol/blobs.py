@@ -60,7 +60,21 @@ class StepFacts(Value, frozen=True, kw_only=True):
     entries: tuple[EntryFact, ...]
 
 
-Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts, RedactedOutput)
+class Replacement(Value, frozen=True, kw_only=True):
+    """The messages that stand in place of the first source messages (C.L.1), in the order of the event's facts."""
+
+    version: int
+    messages: tuple[ChatMessage, ...]
+
+
+class ArchivedSpan(Value, frozen=True, kw_only=True):
+    """The source messages, and an earlier summary, that a compaction replaced (C.X.8)."""
+
+    version: int
+    messages: tuple[ChatMessage, ...]
+
+
+Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts, RedactedOutput, Replacement, ArchivedSpan)
 
 
 def encode_input(messages: tuple[ChatMessage, ...]) -> bytes:
@@ -97,6 +111,16 @@ def encode_redacted(redacts: str, results: tuple[SourceResult, ...], blocks: tup
     return encode_json(RedactedOutput(version=1, redacts=redacts, results=results, blocks=blocks))
 
 
+def encode_replacement(messages: tuple[ChatMessage, ...]) -> bytes:
+    """Bytes of what stands in place of source messages."""
+    return encode_json(Replacement(version=1, messages=messages))
+
+
+def encode_archive(messages: tuple[ChatMessage, ...]) -> bytes:
+    """Bytes of an archived span."""
+    return encode_json(ArchivedSpan(version=1, messages=messages))
+
+
 def encode_facts(entries: tuple[EntryFact, ...]) -> bytes:
     """Bytes of a step's entries."""
     return encode_json(StepFacts(version=1, entries=entries))
@@ -127,6 +151,24 @@ def decode_redacted(data: bytes) -> RedactedOutput:
         InvalidTypeError: the bytes are damaged, of a newer version, or a step's whole output.
     """
     return _checked(decode_json(data, RedactedOutput))
+
+
+def decode_replacement(data: bytes) -> Replacement:
+    """Read what stands in place of source messages.
+
+    Raises:
+        InvalidTypeError: the bytes are damaged or of a newer version.
+    """
+    return _checked(decode_json(data, Replacement))
+
+
+def decode_archive(data: bytes) -> ArchivedSpan:
+    """Read an archived span.
+
+    Raises:
+        InvalidTypeError: the bytes are damaged or of a newer version.
+    """
+    return _checked(decode_json(data, ArchivedSpan))
 
 
 def decode_facts(data: bytes) -> StepFacts:

@@ -6,9 +6,42 @@ from typing import Literal
 
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.envelope import Message
-from contextbus_protocol.values import Model
+from contextbus_protocol.values import Model, Value
 
-CallbackName = Literal["prepare-step", "rewrite-query"]
+CallbackName = Literal["prepare-step", "rewrite-query", "compaction-trigger", "count-tokens", "budget-exceeded"]
+
+
+class TriggerSnapshot(Value, frozen=True, kw_only=True):
+    """What a trigger of the host's own is asked with (C.H.1).
+
+    ``index`` is that of the trigger; ``tokens`` is the estimate of the whole request, ``message_count`` the number of
+    its messages; ages are in milliseconds, absent where unknown.
+    """
+
+    index: int
+    tokens: int
+    message_count: int
+    cache_age_ms: int | None = None
+    cache_retention_ms: int | None = None
+
+
+class Composition(Value, frozen=True, kw_only=True):
+    """A candidate that the host is to count (C.C.4): source messages behind the first ``source_count`` of the run.
+
+    ``replacement`` stands before them; without ``source_count`` the messages of the request as they are.
+    """
+
+    source_count: int | None = None
+    replacement: tuple[ChatMessage, ...] = ()
+
+
+class BudgetInfo(Value, frozen=True, kw_only=True):
+    """What ``on_budget_exceeded`` is told, in tokens (P.J.8)."""
+
+    current_tokens: int
+    limit: int
+    envelope_tokens: int
+    history_tokens: int
 
 
 class AskCallback(Message, frozen=True, kw_only=True, tag="ask-callback"):
@@ -24,13 +57,17 @@ class AskCallback(Message, frozen=True, kw_only=True, tag="ask-callback"):
     step: int
     seconds_left: float
     query: str = ""
+    trigger: TriggerSnapshot | None = None
+    composition: Composition | None = None
+    budget: BudgetInfo | None = None
 
 
 class CallbackAnswered(Message, frozen=True, kw_only=True, tag="callback-answered"):
     """What the function gave, or the code of its failure (client to selection, D.W.4).
 
     ``text`` is the rewritten query; the rest is what ``prepare_step`` changes, each absent where it stays.  ``tools``
-    are the tool definitions as JSON text; their digest follows from it where ``tools_digest`` is absent.
+    are the tool definitions as JSON text; their digest follows from it where ``tools_digest`` is absent.  ``matches``
+    is what a trigger said, ``count`` what the host counted, in tokens.
     """
 
     token: str
@@ -44,3 +81,5 @@ class CallbackAnswered(Message, frozen=True, kw_only=True, tag="callback-answere
     overhead_tokens: int | None = None
     tools_digest: str | None = None
     tools: str | None = None
+    matches: bool | None = None
+    count: int | None = None

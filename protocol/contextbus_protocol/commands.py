@@ -31,7 +31,8 @@ class CompileStep(Command, frozen=True, kw_only=True, tag="compile-step"):
     """Compile the context of one model call (client to selection).
 
     ``user_text`` is the latest user text by D.G.17, at most 2000 code points.  ``step`` is left out for the next.
-    ``callbacks`` are the functions of the host that the client answers for (D.W.4).
+    ``callbacks`` are the functions of the host that the client answers for (D.W.4).  ``instructions`` are the host's to
+    the summariser, in no log (C.F.4).
     """
 
     step: int | None = None
@@ -41,6 +42,7 @@ class CompileStep(Command, frozen=True, kw_only=True, tag="compile-step"):
     refresh: bool = False
     callbacks: tuple[CallbackName, ...] = ()
     parent: ParentRun | None = None
+    instructions: str | None = None
 
 
 class OverflowStep(Command, frozen=True, kw_only=True, tag="overflow-step"):
@@ -51,6 +53,8 @@ class OverflowStep(Command, frozen=True, kw_only=True, tag="overflow-step"):
 
     step: int
     input_tokens: int | None = None
+    callbacks: tuple[CallbackName, ...] = ()
+    instructions: str | None = None
 
 
 class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):
@@ -60,7 +64,8 @@ class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):
     reference.  ``durability`` names what the acknowledgement rests on.  ``blocks`` is the chain digest of the blocks
     that stand in the history, empty without any; ``stale_thinking`` are ranges of source messages whose thinking is not
     sent again (D.F.20).  ``options``, ``prepared`` and ``tools`` are what the host's hook made of the step, where it
-    did (D.W.7).
+    did (D.W.7).  ``checkpoint`` is the blob of what stands in place of the first source messages, empty without any
+    (C.L.1).
     """
 
     command: str
@@ -79,6 +84,7 @@ class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):
     options: StepOptions | None = None
     prepared: tuple[ChatMessage, ...] | None = None
     tools: str | None = None
+    checkpoint: str = ""
 
 
 class ReportStep(Command, frozen=True, kw_only=True, tag="report-step"):
@@ -116,6 +122,13 @@ class RedactedPackage(Value, frozen=True):
     replacement: str
 
 
+class RedactedSummary(Value, frozen=True):
+    """The blobs of a checkpoint that a forget took: the replacement with its summary, and the archived span."""
+
+    replaced_by: str
+    archive: str | None = None
+
+
 class RedactPackages(Command, frozen=True, kw_only=True, tag="redact-packages"):
     """Record that packages of a run were redacted by a forget (a memory worker to selection, D.J)."""
 
@@ -123,10 +136,19 @@ class RedactPackages(Command, frozen=True, kw_only=True, tag="redact-packages"):
     record_id: str
     erasure: int
     packages: tuple[RedactedPackage, ...]
+    summaries: tuple[RedactedSummary, ...] = ()
 
 
 class RequestRefresh(Command, frozen=True, kw_only=True, tag="request-refresh"):
     """Ask for a retrieval at the next step (client to selection, D.G.5)."""
+
+
+class ResetCompaction(Command, frozen=True, kw_only=True, tag="reset-compaction"):
+    """End a pause of compaction (client to selection, C.X.5)."""
+
+
+class ClearHistory(Command, frozen=True, kw_only=True, tag="clear-history"):
+    """Start a new topic (client to selection, P.J.9)."""
 
 
 class Recorded(Message, frozen=True, kw_only=True, tag="recorded"):
@@ -204,6 +226,8 @@ AnyCommand = (
     | ReportStep
     | AppendMessages
     | RequestRefresh
+    | ResetCompaction
+    | ClearHistory
     | CreateWorkingMemory
     | PatchWorkingMemory
     | ReadWorkingMemory

@@ -92,7 +92,7 @@ class Place(Message, frozen=True, kw_only=True, tag="place"):
 
 
 class Record(Message, frozen=True, kw_only=True, tag="record"):
-    """Commit events that need no rendering (selection to placement)."""
+    """Commit events that need no rendering (selection or compaction to placement), with the blobs that they name."""
 
     head: CommitHead
     history: HistoryFact | None = None
@@ -102,3 +102,4 @@ class Record(Message, frozen=True, kw_only=True, tag="record"):
     failed: StepFailed | None = None
     error_message: str = ""
     error: ErrorData | None = None
+    blobs: tuple[tuple[str, bytes], ...] = ()

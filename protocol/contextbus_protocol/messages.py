@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextbus_protocol import callbacks, commands, commit_requests, memory_records, outcomes, questions
+from contextbus_protocol import callbacks, commands, commit_requests, compaction, memory_records, outcomes, questions
 from contextbus_protocol.envelope import Message
 
 
@@ -23,6 +23,8 @@ AnyMessage = (
     | commands.ReportStep
     | commands.AppendMessages
     | commands.RequestRefresh
+    | commands.ResetCompaction
+    | commands.ClearHistory
     | commands.Recorded
     | commands.CancelCommand
     | commands.CreateWorkingMemory
@@ -38,6 +40,11 @@ AnyMessage = (
     | questions.Failed
     | commit_requests.Place
     | commit_requests.Record
+    | compaction.Compact
+    | compaction.CompactionEnded
+    | compaction.Summarise
+    | compaction.Summarised
+    | compaction.SummaryFailed
     | outcomes.Committed
     | outcomes.Conflicted
     | outcomes.Unstored

@@ -10,7 +10,7 @@ from typing import Literal
 
 from contextbus_protocol.errors import InvalidTypeError
 
-ActorName = Literal["selection", "working-memory", "placement"]
+ActorName = Literal["selection", "working-memory", "placement", "compaction"]
 Part = Literal["run", "working-memory", "erasures"]
 PARTS: tuple[Part, ...] = ("run", "working-memory")
 """The parts of a run's own log; ``erasures`` belongs to the tenant."""
@@ -74,6 +74,11 @@ def command(actor: ActorName, tenant: str) -> str:
 def query(tenant: str, source: str) -> str:
     """Where the workers of a source take queries; they share one queue group."""
     return f"ctx.v1.query.{encode_name(tenant)}.{encode_name(source)}"
+
+
+def summarise(tenant: str, summariser: str) -> str:
+    """Where the workers of a summariser take requests; they share one queue group."""
+    return f"ctx.v1.summarise.{encode_name(tenant)}.{encode_name(summariser)}"
 
 
 def source_admin(tenant: str, source: str) -> str:

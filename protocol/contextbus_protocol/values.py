@@ -91,6 +91,62 @@ class SourceSpec(Value, frozen=True):
     required: bool = False
 
 
+TriggerKind = Literal[
+    "tokens-exceed", "messages-exceed", "cache-likely-cold", "window-exceeded", "usage-exceeded", "custom"
+]
+OnFailure = Literal["stop", "continue", "drop"]
+
+
+class RetentionPolicy(Value, frozen=True, kw_only=True):
+    """What a compaction keeps (C.X.1); with several the smallest range is replaced, with none four messages are kept.
+
+    ``keep_recent_tokens`` is in tokens, ``keep_ratio`` a share of the model's window.
+    """
+
+    keep_last_messages: int | None = None
+    keep_last_turns: int | None = None
+    keep_recent_tokens: int | None = None
+    keep_ratio: float | None = None
+
+
+class Trigger(Value, frozen=True, kw_only=True):
+    """When a run compacts (C.H).
+
+    ``limit`` is in tokens or messages, or for ``cache-likely-cold`` in milliseconds; ``ratio`` is a share of the
+    model's window (P.J.1).  ``keep`` takes the place of the options' policy where this trigger matched.
+    """
+
+    kind: TriggerKind
+    limit: int | None = None
+    ratio: float | None = None
+    keep: RetentionPolicy | None = None
+
+
+class CompactionOptions(Value, frozen=True, kw_only=True):
+    """How a run compacts its history (C.I.1, C.X).
+
+    ``target_tokens`` caps the whole request, in tokens; ``target_ratio`` gives it as a share of the model's window
+    (P.J.1).  ``long_running`` are tools whose calls may stay open (C.D.16), ``summary_input_tokens`` is the most that a
+    summariser takes at once.  ``min_shrink`` is a share of the replaced range.  ``counts`` tells that the host counts
+    (C.M.11), ``reserves_output`` that the model's output is reserved within the target (P.J.6).
+    ``instructions_digest`` is over the host's instructions to the summariser.
+    """
+
+    triggers: tuple[Trigger, ...]
+    target_tokens: int | None = None
+    target_ratio: float | None = None
+    keep: RetentionPolicy = RetentionPolicy()
+    summariser: str = "extractive"
+    long_running: tuple[str, ...] = ()
+    summary_input_tokens: int | None = None
+    media: Literal["protect", "placeholder"] = "protect"
+    min_shrink: float = 0.1
+    on_failure: OnFailure = "stop"
+    counts: bool = False
+    reserves_output: bool = False
+    instructions_digest: str | None = None
+
+
 class ModelPrefix(Value, frozen=True):
     """Models by provider and the beginning of their id (D.F.12)."""
 
@@ -111,6 +167,8 @@ class StepOptions(Value, frozen=True, kw_only=True):
     ``overhead_tokens`` counts tool schemas, output schema and framing (D.B.3).  ``scope`` lies within the run's
     pinned one.  ``estimator_kind`` only labels the manifest (D.M.16).  ``tools_digest`` is over the tool definitions,
     as far as given (D.F.22).  ``bound_models`` are further models that bind thinking to the prefix (D.F.12).
+    ``compaction`` tells how the history is compacted before the step, if it is (C.I.1).  ``settings_digest`` is over
+    what else of the request a measured count depends on: provider options, tool choice, output schema (C.M.3).
     """
 
     scope: Scope
@@ -123,6 +181,8 @@ class StepOptions(Value, frozen=True, kw_only=True):
     estimator_kind: str | None = None
     tools_digest: str | None = None
     bound_models: tuple[ModelPrefix, ...] = ()
+    compaction: CompactionOptions | None = None
+    settings_digest: str | None = None
 
 
 class Provenance(Value, frozen=True):
