@@ -249,6 +249,8 @@ class CallSucceeded(Event, frozen=True, kw_only=True, tag="call-succeeded"):
     response_model: str | None = None
     request_digest: str | None = None
     upstream: str | None = None
+    measured: int | None = None
+    retention_ms: int | None = None
 
 
 class CallFailed(Event, frozen=True, kw_only=True, tag="call-failed"):

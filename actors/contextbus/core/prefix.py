@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from itertools import islice, takewhile
 from typing import Final, get_args
@@ -11,6 +10,7 @@ from typing import Final, get_args
 import msgspec
 
 from contextbus.core.history import digest_message
+from contextbus.core.projection import request_digests
 from contextbus.core.run_state import LastStep, RunState
 from contextbus_protocol.chat import ChatMessage, Reasoning
 from contextbus_protocol.digests import EMPTY_CHAIN, extend_chain
@@ -32,6 +32,7 @@ def break_prefix(state: RunState, cause: CachePrefixCause, position: int) -> Run
     causes = (cause, state.broken_prefix)
     return replace(
         state,
+        measured=None,
         broken_prefix=first_cause(causes),
         broken_at=position if state.broken_at is None else min(position, state.broken_at),
     )
@@ -81,9 +82,9 @@ def _compare_given(
     then = own if before is None else before.system  # the history's own were compared as it changed
     if now != then:
         return "system"
-    request = iter(_history_digests(state) if messages is None else map(digest_message, messages))
+    request = iter(request_digests(state) if messages is None else map(digest_message, messages))
     if before is None:
-        blocks = [*_history_digests(state, last.count, last.step)]
+        blocks = [*request_digests(state, last.count, last.step)]
         if [*islice(request, len(blocks))] != blocks:
             return "history"
     elif reduce(extend_chain, islice(request, before.count), EMPTY_CHAIN) != before.chain:
@@ -96,18 +97,6 @@ def system_chain(messages: Iterable[ChatMessage]) -> str:
     """The chain digest of the system messages that a list begins with."""
     leading = takewhile(lambda message: message.role == "system", messages)
     return reduce(extend_chain, map(digest_message, leading), EMPTY_CHAIN)
-
-
-def _history_digests(state: RunState, count: int | None = None, before: int | None = None) -> Iterator[str]:
-    """Digests of the first ``count`` source messages with the blocks of steps before one between them."""
-    blocks = deque((b.position, b.fact.digest) for b in state.blocks if before is None or b.step < before)
-    for index, entry in enumerate(state.history):
-        if index == count:
-            break
-        while blocks and blocks[0][0] <= index:
-            yield blocks.popleft()[1]
-        yield entry.digest
-    yield from (digest for position, digest in blocks if count is None or position <= count)
 
 
 def stale_ranges(state: RunState, options: StepOptions, count: int) -> tuple[tuple[int, int], ...]:

@@ -9,13 +9,24 @@ from collections.abc import Iterable
 
 import msgspec
 
+from contextbus.core import checkpoints
 from contextbus.core.calibration import calibrate_factor, is_usage
 from contextbus.core.history import Entry
 from contextbus.core.owed import owe_entries, redact_package, still_owed
-from contextbus.core.placed_blocks import PlacedBlock
+from contextbus.core.placed_blocks import PlacedBlock, PlacedBlocks
 from contextbus.core.prefix import break_prefix, stale_ranges
 from contextbus.core.prepared import prepared_options
-from contextbus.core.run_state import CallStatus, CommandFact, LastStep, LoadedSkill, OwedEntry, PlacedCall, RunState
+from contextbus.core.projection import applied
+from contextbus.core.run_state import (
+    CallStatus,
+    CommandFact,
+    CompactionFailures,
+    LastStep,
+    LoadedSkill,
+    OwedEntry,
+    PlacedCall,
+    RunState,
+)
 from contextbus.core.skill_loads import absent_records, body_record
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
@@ -23,6 +34,12 @@ from contextbus_protocol.events import (
     CallFailed,
     CallSucceeded,
     Commit,
+    CompactionCompleted,
+    CompactionFailed,
+    CompactionReset,
+    CompactionRestored,
+    CompactionStarted,
+    HistoryCleared,
     HistoryReplaced,
     MessagesAppended,
     PackageRedacted,
@@ -30,6 +47,7 @@ from contextbus_protocol.events import (
     RunStarted,
     StepCompiled,
     StepFailed,
+    SummaryRedacted,
     UnknownEvent,
 )
 from contextbus_protocol.values import PlacedEntry, SourceStatus, Usage
@@ -56,7 +74,7 @@ def fold_commit(state: RunState, sequence: int, digest: str, commit: Commit) -> 
     compiled: StepCompiled | None = None
     failed = False
     for event in commit.events:
-        state = fold_event(state, event, sequence, digest, commit.command)
+        state = fold_event(state, event, sequence, digest, commit.command, commit.at)
         if isinstance(event, StepCompiled):
             compiled = event
         failed = failed or isinstance(event, StepFailed)
@@ -95,8 +113,19 @@ def fold_commits(state: RunState, commits: Iterable[tuple[int, str, Commit]]) ->
     return state
 
 
-def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, digest: str, command: str) -> RunState:
-    """The state after one event; events of other parts and unknown ones change nothing."""
+def fold_event(
+    state: RunState, event: AnyEvent | UnknownEvent, sequence: int, digest: str, command: str, at: int
+) -> RunState:
+    """The state after one event; events of other parts and unknown ones change nothing.
+
+    Args:
+        state: the run before it.
+        event: what its commit says.
+        sequence: the commit's sequence in the log.
+        digest: the digest of the commit's bytes.
+        command: the command that the commit is of.
+        at: the commit's clock reading, in milliseconds since the epoch.
+    """
     replace = msgspec.structs.replace
     match event:
         case RunStarted(scope=scope, estimator=estimator, parent=parent):
@@ -106,9 +135,9 @@ def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, d
         case MessagesAppended():
             return replace(append_messages(state, event), inputs=event.inputs)
         case StepCompiled():
-            return _fold_step(state, event, sequence, digest, command)
-        case CallSucceeded(step=step, usage=usage):
-            return _succeed(state, step, usage)
+            return _fold_step(state, event, sequence, digest, command, at)
+        case CallSucceeded():
+            return _succeed(state, event)
         case CallFailed(step=step, status=status):
             return _fail(state, step, "overflow" if status == "overflow" else "failed")
         case StepFailed(usage=usage):
@@ -119,7 +148,44 @@ def fold_event(state: RunState, event: AnyEvent | UnknownEvent, sequence: int, d
         case PackageRedacted():
             return redact_package(state, event)
         case _:
+            return _fold_compaction(state, event)
+
+
+def _fold_compaction(state: RunState, event: AnyEvent | UnknownEvent) -> RunState:
+    replace = msgspec.structs.replace
+    match event:
+        case CompactionStarted() | CompactionRestored():
+            return replace(state, turn_begins=False)
+        case CompactionCompleted():
+            return checkpoints.complete(state, event)
+        case CompactionFailed():
+            return checkpoints.fail(state, event)
+        case CompactionReset():
+            return replace(state, failures=CompactionFailures())
+        case SummaryRedacted():
+            return checkpoints.redact_summary(state, event)
+        case HistoryCleared():
+            return _clear(state)
+        case _:
             return state
+
+
+def _clear(state: RunState) -> RunState:
+    """The state as of a new topic: nothing of the history stays; passes and working memory do (P.J.9)."""
+    empty = keep_messages(state, 0)
+    return msgspec.structs.replace(
+        empty,
+        blocks=PlacedBlocks(),
+        owed=(),
+        placed=(),
+        checkpoint=None,
+        measured=None,
+        failures=CompactionFailures(),
+        compaction_due=False,
+        stale_thinking=(),
+        refresh_requested=True,
+        turn_begins=True,
+    )
 
 
 def keep_messages(state: RunState, keep: int) -> RunState:
@@ -131,6 +197,7 @@ def keep_messages(state: RunState, keep: int) -> RunState:
         return state
     if state.last is not None and keep < state.last.count:
         state = break_prefix(state, "system" if keep < state.system_count else "history", keep)
+    state = checkpoints.rewind(state, keep)
     blocks, gone = state.blocks.drop(lambda block: block.position > keep)
     unloaded = {body_record(s.skill) for s in state.skills if s.position >= keep}
     state = msgspec.structs.replace(
@@ -163,7 +230,8 @@ def append_messages(state: RunState, event: MessagesAppended) -> RunState:
             skills = _load_skills(skills, loaded, index)
     entries = (Entry(fact.digest, fact.eighteenths) for fact in event.messages)
     history = state.history.extend(entries)
-    return msgspec.structs.replace(state, history=history, system_count=system_count, skill_calls=calls, skills=skills)
+    state = msgspec.structs.replace(state, history=history, system_count=system_count, skill_calls=calls, skills=skills)
+    return checkpoints.extend(state, event)
 
 
 def _close_calls(calls: tuple[PlacedCall, ...], position: int) -> tuple[PlacedCall, ...]:
@@ -188,7 +256,7 @@ def _load_skills(skills: tuple[LoadedSkill, ...], loaded: tuple[str, ...], posit
     return others + tuple(LoadedSkill(skill, first.get(skill, position)) for skill in dict.fromkeys(loaded))
 
 
-def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str, command: str) -> RunState:
+def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str, command: str, at: int) -> RunState:
     options = prepared_options(event.options, event.prepared)
     entries = tuple(
         PlacedEntry(
@@ -229,7 +297,10 @@ def _fold_step(state: RunState, event: StepCompiled, sequence: int, digest: str,
             owed=state.owed if event.overflow is None or state.last is None else state.last.owed,
             estimated=event.budget.used_tokens + event.budget.selected_tokens,
             prepared=event.prepared,
+            tail_eighteenths=0 if event.placement.tail_kept else sum(fact.eighteenths for fact in tail),
+            at=at,
         ),
+        turn_begins=False,
         stale_thinking=stale_ranges(state, options, event.count),
         broken_prefix=None,
         broken_at=None,
@@ -258,18 +329,20 @@ def _note_absent(state: RunState, event: StepCompiled) -> tuple[LoadedSkill, ...
     return tuple(msgspec.structs.replace(s, absent=True) if body_record(s.skill) in gone else s for s in state.skills)
 
 
-def _succeed(state: RunState, step: int, usage: Usage | None) -> RunState:
+def _succeed(state: RunState, event: CallSucceeded) -> RunState:
     """The state once a call succeeded: its blocks join the history (D.F.13), its usage calibrates (D.M.5)."""
-    last = state.last
+    last, step = state.last, event.step
     if last is None or last.step != step or last.status != "open":
         return state
-    state = _calibrate(state, last, usage)
+    state = checkpoints.measure(_calibrate(state, last, event.usage), last, event)
     settled = msgspec.structs.replace(last, status="succeeded")
     state = msgspec.structs.replace(state, last=settled)
     owed = tuple(_wait(o) if o in last.owed else o for o in state.owed)
     returned = tuple(OwedEntry(entry, last.package) for entry in last.entries if last.block is not None)
-    if state.broken_at is not None and not _has_messages(state, last):
-        # what its request ended with was rewritten before the outcome was told: its block left with it (D.F.14)
+    checkpoint = applied(state)
+    replaced = checkpoint is not None and last.count <= checkpoint.source_count
+    if replaced or (state.broken_at is not None and not _has_messages(state, last)):
+        # what its request ended with left the history before the outcome was told: its block left with it (D.F.14)
         return msgspec.structs.replace(state, owed=still_owed((*owed, *returned), state.placed))
     # the text that a forget took does not join the history (D.J.4, D.J.6)
     block = None if last.block_forgotten else last.block

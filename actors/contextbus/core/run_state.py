@@ -7,11 +7,19 @@ from typing import Literal
 import msgspec
 
 from contextbus.core.history import SourceHistory
+from contextbus.core.persistent import Vector
 from contextbus.core.placed_blocks import PlacedBlocks
 from contextbus.core.recent import Recent
-from contextbus_protocol.events import BlockFact, PreparedFact, SkillCall
+from contextbus_protocol.events import (
+    BlockFact,
+    CompactionReason,
+    PreparedFact,
+    RecordReference,
+    ReplacementFact,
+    SkillCall,
+)
 from contextbus_protocol.package import CachePrefixCause, WarningCode
-from contextbus_protocol.values import EstimatorSpec, ParentRun, PlacedEntry, Scope, StepOptions
+from contextbus_protocol.values import EstimatorSpec, ParentRun, PlacedEntry, Scope, StepOptions, Usage
 
 CallStatus = Literal["open", "succeeded", "failed", "overflow"]
 
@@ -70,6 +78,7 @@ class LastStep(msgspec.Struct, frozen=True):
     that it ended with one that does not.  ``owed`` are the records that could return with it.  ``redacted`` tells that
     a forget took its stored package, ``block_forgotten`` that its block carries what was forgotten,
     ``history_forgotten`` that a forget took a block from the history that it was compiled for.
+    ``tail_eighteenths`` is the cost of a tail that does not stay, ``at`` the clock reading of its commit.
     """
 
     step: int
@@ -94,6 +103,72 @@ class LastStep(msgspec.Struct, frozen=True):
     redacted: bool = False
     block_forgotten: bool = False
     history_forgotten: bool = False
+    tail_eighteenths: int = 0
+    at: int = 0
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Source messages ``start`` to ``end``, half-open: the first ones of the blob ``inputs``."""
+
+    start: int
+    end: int
+    inputs: str
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What stands in place of the first ``source_count`` source messages, whose chain is ``source_hash`` (C.L.1).
+
+    ``covered`` and ``eighteenths`` are the cost of those messages and of what replaces them, in eighteenths of a token.
+    ``replaced_by`` and ``archive`` are blobs.  ``applies`` tells that the history begins with those messages (C.L.3);
+    ``records`` are those of blocks in or before the range (C.X.11), ``forgotten`` that a forget took the summary.
+    """
+
+    evaluation: str
+    source_count: int
+    source_hash: str
+    replacement: tuple[ReplacementFact, ...]
+    replaced_by: str
+    archive: str | None = None
+    covered: int = 0
+    eighteenths: int = 0
+    records: tuple[RecordReference, ...] = ()
+    applies: bool = True
+    forgotten: bool = False
+
+
+class CompactionFailures(msgspec.Struct, frozen=True):
+    """How the last reductions of a run failed (C.X.4, C.X.5).
+
+    ``in_row`` counts refused summaries and failures of the summariser since the last that passed, ``reason`` is the
+    last one's.  ``refused_range`` is the cost of the range whose summary did not shrink it, ``paused_at`` that of the
+    history when compaction was paused, both in eighteenths of a token; ``told`` that the pause is in the log.
+    """
+
+    in_row: int = 0
+    reason: CompactionReason | None = None
+    refused_range: int | None = None
+    paused_at: int | None = None
+    told: bool = False
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """The request of the last successful call: what it is still the beginning of (C.M.1, C.N.1).
+
+    It held the first ``count`` source messages with their blocks; ``model``, ``tools``, ``settings`` are what else it
+    was sent with.  ``input_tokens`` is the provider's count of it, None where there is none to rely on (C.M.8), and
+    ``tail`` the cost of its tail, which does not stay, in eighteenths of a token (C.M.14).  ``cached_at`` is when it
+    was sent, in milliseconds since the epoch, if the provider read or wrote its cache; ``retention_ms`` how long that
+    keeps, if known.
+    """
+
+    count: int
+    model: tuple[str, str]
+    tools: str | None
+    settings: str | None
+    input_tokens: int | None = None
+    tail: int = 0
+    cached_at: int | None = None
+    retention_ms: int | None = None
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -107,6 +182,11 @@ class RunState(msgspec.Struct, frozen=True):
     are not closed, also once the host rewrote what came behind them.  ``memory_sequence`` is the newest state of the
     working memory that a step was of: no later step is of an older one.  ``unaccounted`` tells that a failed step held
     usage of which no step warned yet (D.L.3).
+
+    ``segments`` name the blobs of the source messages, oldest first.  ``checkpoint`` is the newest compaction's, also
+    while the history does not begin with what it replaced; ``turn_begins`` tells that no step was evaluated since the
+    user's last message, ``compaction_due`` that a forget took the summary (C.X.11).  ``measured`` is the last
+    successful request, None once its beginning was changed.  ``usage`` is what model calls and summaries used (C.K.5).
     """
 
     run: str
@@ -138,4 +218,11 @@ class RunState(msgspec.Struct, frozen=True):
     unaccounted: bool = False
     memory_sequence: int = 0
     inputs: str | None = None
+    segments: Vector[Segment] = Vector()
+    checkpoint: Checkpoint | None = None
+    turn_begins: bool = True
+    compaction_due: bool = False
+    failures: CompactionFailures = CompactionFailures()
+    measured: Measured | None = None
+    usage: Usage = Usage()
     recent: Recent[CommandFact] = Recent()

@@ -15,6 +15,7 @@ from contextbus.core.decision import decide
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import MAX_QUERY, digest_message, make_query
 from contextbus.core.prefix import first_cause, prefix_cause
+from contextbus.core.projection import request_eighteenths
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.run import append_messages, keep_messages
 from contextbus.core.run_state import OwedEntry, RunState
@@ -276,7 +277,7 @@ def overflow_limit(state: RunState, given: int | None) -> int:
 def _used_tokens(state: RunState, options: StepOptions, prepared: PreparedFact | None, estimator: Estimator) -> int:
     """Tokens of the request before the compile: history with its blocks or what the hook gave, and overhead (D.B.3)."""
     messages = None if prepared is None else prepared.messages
-    base = state.history.eighteenths + state.blocks.eighteenths if messages is None else messages.eighteenths
+    base = request_eighteenths(state) if messages is None else messages.eighteenths
     return estimator.tokens(base) + options.overhead_tokens
 
 

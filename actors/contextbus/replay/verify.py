@@ -165,7 +165,7 @@ def _check_commit(
                 yield Check(logged.sequence, "redacted", event.step, "package", event.package, "redacted by a forget")
             else:
                 yield _check_step(before, logged, event, memory, fetch)
-        before = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command)
+        before = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command, logged.commit.at)
 
 
 def _check_messages(

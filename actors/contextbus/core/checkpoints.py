@@ -1,0 +1,166 @@
+"""The fold of compaction: checkpoints, failures and pauses, and what was measured (C.K, C.L, C.M.1, C.X)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from contextbus.core.owed import owe_entries
+from contextbus.core.persistent import Vector
+from contextbus.core.placed_blocks import PlacedBlock
+from contextbus.core.prefix import break_prefix
+from contextbus.core.projection import request_eighteenths
+from contextbus.core.run_state import Checkpoint, CompactionFailures, LastStep, Measured, RunState, Segment
+from contextbus_protocol.events import (
+    CallSucceeded,
+    CompactionCompleted,
+    CompactionFailed,
+    CompactionReason,
+    MessagesAppended,
+    SummaryRedacted,
+)
+from contextbus_protocol.values import Usage
+
+MOST_FAILURES = 3
+"""So many refused or failed summaries in a row pause compaction (C.X.5)."""
+
+COUNTED: tuple[CompactionReason, ...] = ("incomplete-summary", "empty-summary", "summary-too-large", "error")
+"""Reasons that speak of a summary or its summariser (C.X.5)."""
+
+replace = msgspec.structs.replace
+
+
+def complete(state: RunState, event: CompactionCompleted) -> RunState:
+    """The state once a checkpoint is saved: it is adopted (C.K.2, C.L.9)."""
+    checkpoint = Checkpoint(
+        evaluation=event.evaluation,
+        source_count=event.source_count,
+        source_hash=event.source_hash,
+        replacement=event.replacement,
+        replaced_by=event.replaced_by,
+        archive=event.archive,
+        covered=state.history.keep(event.source_count).eighteenths,
+        eighteenths=sum(fact.eighteenths for fact in event.replacement),
+        records=event.records,
+    )
+    state = replace(state, failures=CompactionFailures(), compaction_due=False)
+    return add_usage(adopt(state, checkpoint, keeps_blocks=event.host), event.usage)
+
+
+def adopt(state: RunState, checkpoint: Checkpoint, *, keeps_blocks: bool = False) -> RunState:
+    """The state with a checkpoint in place: the blocks of the range left with it (C.E.9), and are owed (D.H.5).
+
+    What the last request began with has changed (D.F.22), and no count that was measured of it holds (C.M.7).
+    """
+    blocks = state.blocks
+    gone: tuple[PlacedBlock, ...] = ()
+    if not keeps_blocks:
+        blocks, gone = state.blocks.drop(lambda block: block.position <= checkpoint.source_count)
+    if state.last is not None:
+        state = break_prefix(state, "compaction", checkpoint.source_count)
+    state = replace(state, checkpoint=replace(checkpoint, applies=True), blocks=blocks, measured=None)
+    return owe_entries(state, gone)
+
+
+def is_applicable(state: RunState, checkpoint: Checkpoint) -> bool:
+    """Whether the history begins with the messages that a checkpoint stands for (C.L.3)."""
+    if checkpoint.forgotten or state.history.count < checkpoint.source_count:
+        return False
+    return state.history.keep(checkpoint.source_count).chain == checkpoint.source_hash
+
+
+def rewind(state: RunState, keep: int) -> RunState:
+    """The state once only the first ``keep`` source messages stay: a checkpoint of more no longer applies (C.L.4)."""
+    segments = state.segments
+    if any(segment.end > keep for segment in segments.backwards()):
+        kept = (replace(s, end=min(s.end, keep)) for s in segments if s.start < keep)
+        segments = Vector[Segment]().extend(kept)
+    checkpoint = state.checkpoint
+    if checkpoint is not None and checkpoint.applies and keep < checkpoint.source_count:
+        checkpoint = replace(checkpoint, applies=False)
+    measured = state.measured if state.measured is not None and keep >= state.measured.count else None
+    return replace(state, segments=segments, checkpoint=checkpoint, measured=measured)
+
+
+def extend(state: RunState, event: MessagesAppended) -> RunState:
+    """The state behind further source messages: a checkpoint may apply again (C.L.5), a turn may begin (C.K.9)."""
+    if event.inputs and event.messages:
+        segment = Segment(event.start, event.start + len(event.messages), event.inputs)
+        state = replace(state, segments=state.segments.extend((segment,)))
+    if any(fact.role == "user" for fact in event.messages):
+        state = replace(state, turn_begins=True)
+    checkpoint = state.checkpoint
+    if checkpoint is not None and not checkpoint.applies and is_applicable(state, checkpoint):
+        state = adopt(state, checkpoint)
+    return state
+
+
+def fail(state: RunState, event: CompactionFailed) -> RunState:
+    """The state after a failure: three of a summary in a row pause compaction (C.X.5)."""
+    state = add_usage(state, event.usage)
+    failures = state.failures
+    if event.reason == "paused":
+        return replace(state, failures=replace(failures, told=True))
+    if event.phase != "compact" or event.reason not in COUNTED:
+        return state
+    in_row = failures.in_row + 1
+    paused = in_row >= MOST_FAILURES or event.refused is not None
+    failures = CompactionFailures(
+        in_row=in_row,
+        reason=event.reason,
+        refused_range=event.refused,
+        paused_at=request_eighteenths(state) if paused else None,
+    )
+    return replace(state, failures=failures)
+
+
+def redact_summary(state: RunState, event: SummaryRedacted) -> RunState:
+    """The state once a forget took a summary and its archived span: the next step compacts again (C.X.11)."""
+    checkpoint = state.checkpoint
+    if checkpoint is None or checkpoint.replaced_by != event.replaced_by or checkpoint.forgotten:
+        return state
+    if checkpoint.applies and state.last is not None:
+        state = break_prefix(state, "redacted", 0)
+    last = state.last
+    if last is not None and checkpoint.applies:
+        state = replace(state, last=replace(last, history_forgotten=True))
+    checkpoint = replace(checkpoint, applies=False, forgotten=True)
+    return replace(state, checkpoint=checkpoint, compaction_due=True, measured=None)
+
+
+def measure(state: RunState, last: LastStep, event: CallSucceeded) -> RunState:
+    """The state with what a successful call measured (C.M.1, C.N.1-C.N.3); called before its blocks are placed."""
+    usage = event.usage or Usage()
+    state = add_usage(state, event.usage)
+    own = last.prepared is None or last.prepared.messages is None
+    known = state.history.count >= last.count and state.history.keep(last.count).chain == last.chain
+    if not own or not known or state.broken_prefix is not None:
+        return replace(state, measured=None)
+    cached = usage.cache_read_tokens > 0 or usage.cache_write_tokens > 0
+    model = last.options.model
+    measured = Measured(
+        count=last.count,
+        model=(model.provider, model.model_id),
+        tools=last.options.tools_digest,
+        settings=last.options.settings_digest,
+        input_tokens=event.measured,
+        tail=last.tail_eighteenths,
+        cached_at=(last.at if event.started_at is None else event.started_at) if cached else None,
+        retention_ms=event.retention_ms if cached else None,
+    )
+    return replace(state, measured=measured)
+
+
+def add_usage(state: RunState, usage: Usage | None) -> RunState:
+    """The state with what a model call or a summary used (C.K.5)."""
+    if usage is None:
+        return state
+    total = state.usage
+    return replace(
+        state,
+        usage=Usage(
+            total.input_tokens + usage.input_tokens,
+            total.output_tokens + usage.output_tokens,
+            total.cache_read_tokens + usage.cache_read_tokens,
+            total.cache_write_tokens + usage.cache_write_tokens,
+        ),
+    )
