@@ -26,12 +26,14 @@ class TriggerSnapshot(Value, frozen=True, kw_only=True):
 
 
 class Composition(Value, frozen=True, kw_only=True):
-    """A candidate that the host is to count (C.C.4): source messages behind the first ``source_count`` of the run.
+    """A candidate that the host is to count (C.C.4): ``replacement``, then what stands behind ``source_count``.
 
-    ``replacement`` stands before them; without ``source_count`` the messages of the request as they are.
+    Those are the run's source messages behind the first so many, with the blocks among them, up to the first ``until``
+    of them if that is set.  Without ``source_count`` it is the request's history as it is.
     """
 
     source_count: int | None = None
+    until: int | None = None
     replacement: tuple[ChatMessage, ...] = ()
 
 

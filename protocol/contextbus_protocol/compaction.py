@@ -19,7 +19,7 @@ class Compact(Message, frozen=True, kw_only=True, tag="compact"):
 
     ``head`` is that of the step's command; ``started`` is what the first commit says beside the messages of
     ``history`` and ``restored``.  ``callbacks`` are the functions of the host that its client answers for,
-    ``instructions`` the host's to the summariser.
+    ``instructions`` the host's to the summariser.  ``paused`` tells that no summariser is to be asked (C.X.5).
     """
 
     head: CommitHead
@@ -30,6 +30,7 @@ class Compact(Message, frozen=True, kw_only=True, tag="compact"):
     instructions: str | None = None
     callbacks: tuple[CallbackName, ...] = ()
     working_memory: WorkingMemorySnapshot | None = None
+    paused: bool = False
 
 
 class CompactionEnded(Message, frozen=True, kw_only=True, tag="compaction-ended"):

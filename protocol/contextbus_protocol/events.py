@@ -300,7 +300,9 @@ class CompactionStarted(Event, frozen=True, kw_only=True, tag="compaction-starte
     estimate of the whole request, ``envelope_tokens`` the part of it that is no message; ``target_tokens`` is the
     configured one.  ``message_count`` counts the messages of the request.  ``host_tokens`` is the host's own count.
     ``options`` are what the range is chosen by, ``policy`` those of the trigger.  ``token_scope`` is ``request``; old
-    events without it mean message estimates (C.O.12).  ``step`` is the step before which it happens.
+    events without it mean message estimates (C.O.12).  ``step`` is the step before which it happens;
+    ``binds_thinking`` tells that its model binds thinking to the prefix (C.X.6), ``memory_sequence`` which state of the
+    working memory it is of.
     """
 
     evaluation: str
@@ -317,6 +319,7 @@ class CompactionStarted(Event, frozen=True, kw_only=True, tag="compaction-starte
     model: Model
     options: CompactionOptions
     policy: RetentionPolicy
+    binds_thinking: bool = False
     memory_sequence: int = 0
 
 

@@ -148,7 +148,10 @@ class Placement:
             # another attempt's commit stands there: selection reads the log and answers with what it says
             conflicted = Conflicted(run=message.run, token=message.token, part=message.part)
             return _drop(state, job), (Send(job.head.notify, conflicted),)
-        return _drop(state, job), (Send(job.head.notify, message), self._reply(job, message))
+        told = Send(job.head.notify, message)
+        if job.head.reply_to == job.head.notify:  # compaction commits for itself: no client waits for this commit
+            return _drop(state, job), (told,)
+        return _drop(state, job), (told, self._reply(job, message))
 
     def _reply(self, job: Job, message: Committed) -> Send:
         head = job.head
@@ -195,6 +198,7 @@ def _plain(message: Record) -> tuple[Job, tuple[tuple[str, bytes], ...]]:
     if message.history is not None:
         events, stored = _history_events(message.history)
     events += message.events
+    stored += message.blobs
     error: ErrorReply | None = None
     if message.failed is not None:
         events += (message.failed,)

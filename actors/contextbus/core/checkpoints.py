@@ -103,12 +103,11 @@ def fail(state: RunState, event: CompactionFailed) -> RunState:
     if event.phase != "compact" or event.reason not in COUNTED:
         return state
     in_row = failures.in_row + 1
-    paused = in_row >= MOST_FAILURES or event.refused is not None
     failures = CompactionFailures(
         in_row=in_row,
         reason=event.reason,
         refused_range=event.refused,
-        paused_at=request_eighteenths(state) if paused else None,
+        paused_at=request_eighteenths(state) if in_row >= MOST_FAILURES else None,
     )
     return replace(state, failures=failures)
 

@@ -121,6 +121,27 @@ def take_messages(
     )
 
 
+def apply_history(state: RunState, history: HistoryFact, inputs: str = "") -> RunState:
+    """The run with what a commit says of its messages, before it is committed.
+
+    Args:
+        state: the run that it was decided on.
+        history: what ``take_messages`` gave.
+        inputs: the blob of the messages.
+    """
+    if history.started is not None:
+        started = history.started
+        state = msgspec.structs.replace(
+            state, scope=started.scope, estimator=started.estimator, parent=started.parent
+        )
+    if history.replaced is not None:
+        state = keep_messages(state, history.replaced.keep)
+    if not history.facts:
+        return state
+    event = MessagesAppended(start=history.start, messages=history.facts, chain=history.chain, inputs=inputs)
+    return append_messages(state, event)
+
+
 def _fact_of(message: ChatMessage, estimator: Estimator) -> MessageFact:
     calls, succeeded = skill_facts(message)
     return MessageFact(digest_message(message), estimator.message(message), message.role, calls, succeeded)

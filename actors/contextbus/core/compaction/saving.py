@@ -1,0 +1,174 @@
+"""What a passed reduction comes to in a run's log: the event, and the blobs that it names (C.L.1, C.O.3, C.X.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from contextbus.core.compaction.composition import summary_message
+from contextbus.core.compaction.reduction import Reduced, add_usages
+from contextbus.core.compaction.request_items import RequestItems
+from contextbus.core.compaction.summariser_input import archived_span
+from contextbus.core.compaction.survival import count_survivors
+from contextbus.core.estimate import Estimator
+from contextbus.core.history import digest_message
+from contextbus.core.projection import applied
+from contextbus.core.run_state import RunState
+from contextbus.core.working_memory_items import list_items
+from contextbus_protocol import blobs, digests
+from contextbus_protocol.chat import ChatMessage, Reasoning
+from contextbus_protocol.events import (
+    CompactionCompleted,
+    CompactionStarted,
+    IdentifierCounts,
+    RecordReference,
+    ReplacedRange,
+    ReplacementFact,
+    TokenChange,
+)
+from contextbus_protocol.working_memory import Item as MemoryEntry
+from contextbus_protocol.working_memory import WorkingMemorySnapshot
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """The event of a checkpoint with its blobs."""
+
+    event: CompactionCompleted
+    blobs: tuple[tuple[str, bytes], ...]
+
+
+def archive_of(request: RequestItems, start: int, end: int) -> tuple[str, bytes]:
+    """The archived span of a range: its reference and its bytes (C.X.8)."""
+    data = blobs.encode_archive(archived_span(request.items, start, end))
+    return digests.digest_bytes(data), data
+
+
+def save(
+    state: RunState,
+    request: RequestItems,
+    started: CompactionStarted,
+    outcome: Reduced,
+    *,
+    estimator: Estimator,
+    working_memory: WorkingMemorySnapshot | None,
+    host_counts: tuple[int, ...] = (),
+) -> Saved:
+    """The event of a reduction that passed.
+
+    Args:
+        state: the run as it is replaced in.
+        request: its request history.
+        started: what the evaluation began with.
+        outcome: the range and its summary.
+        estimator: the run's counter.
+        working_memory: the state of the working memory that the step is of (C.X.7).
+        host_counts: what the host counted, in the order of the requests.
+    """
+    start, end = outcome.start, outcome.end
+    archive, span = archive_of(request, start, end)
+    messages, indices = compose(request, outcome, archive)
+    facts = tuple(_fact(request, message, index, estimator) for message, index in zip(messages, indices, strict=True))
+    data = blobs.encode_replacement(messages)
+    reference = digests.digest_bytes(data)
+    source_count = request.source_count(end)
+    event = CompactionCompleted(
+        evaluation=started.evaluation,
+        tokens=TokenChange(outcome.before + started.envelope_tokens, outcome.after + started.envelope_tokens),
+        replaced_range=ReplacedRange(start, end),
+        source_count=source_count,
+        source_hash=state.history.keep(source_count).chain,
+        replacement=facts,
+        replaced_by=reference,
+        archive=archive,
+        summariser="" if outcome.summary is None else started.options.summariser,
+        usage=add_usages(outcome.usages),
+        pieces=outcome.pieces,
+        identifiers=_count_identifiers(request, outcome, working_memory),
+        thinking=find_thinking(request, end) if started.binds_thinking else (),
+        records=find_records(state, source_count),
+        dropped=outcome.summary is None,
+        host_counts=host_counts,
+        token_scope="request",
+    )
+    return Saved(event, ((reference, data), (archive, span)))
+
+
+def compose(
+    request: RequestItems, outcome: Reduced, archive: str
+) -> tuple[tuple[ChatMessage, ...], tuple[int | None, ...]]:
+    """What stands in place of source messages: leading system ones, summary, the user's last message (C.E.1).
+
+    Returns:
+        the messages, and which of the request's each is; None for the summary.
+    """
+    pairs: list[tuple[ChatMessage | None, int | None]] = [
+        (request.items[index].message, index) for index in range(outcome.start)
+    ]
+    if outcome.summary is not None:
+        pairs.append((summary_message(outcome.summary, archive), None))
+    if outcome.replayed is not None:
+        pairs.append((request.items[outcome.replayed].message, outcome.replayed))
+    for index in range(outcome.end, len(request.items)):  # what stood in place of the same messages already
+        if request.covers[index] > request.source_count(outcome.end):
+            break
+        pairs.append((request.items[index].message, index))
+    kept = [(message, index) for message, index in pairs if message is not None]
+    return tuple(message for message, _ in kept), tuple(index for _, index in kept)
+
+
+def _fact(request: RequestItems, message: ChatMessage, index: int | None, estimator: Estimator) -> ReplacementFact:
+    if index is None:
+        return ReplacementFact(digest=digest_message(message), eighteenths=estimator.message(message), own="summary")
+    fact = request.facts[index]
+    assert fact is not None
+    return fact
+
+
+def find_thinking(request: RequestItems, end: int) -> tuple[tuple[int, int], ...]:
+    """Ranges of source messages behind the boundary that hold thinking: it was written before it (C.X.6)."""
+    ranges: list[tuple[int, int]] = []
+    for item, fact in zip(request.items[end:], request.facts[end:], strict=True):
+        if item.message is None or fact is None or fact.source is None:
+            continue
+        if not any(isinstance(part, Reasoning) for part in item.message.content):
+            continue
+        if ranges and ranges[-1][1] == fact.source:
+            ranges[-1] = (ranges[-1][0], fact.source + 1)
+        else:
+            ranges.append((fact.source, fact.source + 1))
+    return tuple(ranges)
+
+
+def find_records(state: RunState, source_count: int) -> tuple[RecordReference, ...]:
+    """The records of every block that lay in or before a range, those of an earlier checkpoint among them (C.X.11)."""
+    steps = {block.step for block in state.blocks if block.position <= source_count}
+    checkpoint = applied(state)
+    before = () if checkpoint is None else checkpoint.records
+    found = (RecordReference(e.source, e.record_id, e.revision) for e in state.placed if e.step in steps)
+    return tuple(dict.fromkeys((*before, *found)))
+
+
+def _count_identifiers(
+    request: RequestItems, outcome: Reduced, working_memory: WorkingMemorySnapshot | None
+) -> IdentifierCounts:
+    span = archived_span(request.items, outcome.start, outcome.end)
+    texts = () if working_memory is None else tuple(item.rendered for item in list_items(working_memory))
+    seen, kept = count_survivors(span, outcome.summary or "", texts, _cited_calls(working_memory))
+    return IdentifierCounts(seen, kept)
+
+
+def _cited_calls(working_memory: WorkingMemorySnapshot | None) -> tuple[str, ...]:
+    """The ids of tool calls that items of the working memory rest on."""
+    if working_memory is None:
+        return ()
+    lists: tuple[Sequence[MemoryEntry], ...] = (
+        working_memory.constraints,
+        working_memory.observations,
+        working_memory.hypotheses,
+        working_memory.decisions,
+        working_memory.questions,
+        working_memory.attempts,
+    )
+    cited = (ref.id for items in lists for item in items for ref in item.sources if ref.kind == "tool-call")
+    return tuple(dict.fromkeys(cited))
