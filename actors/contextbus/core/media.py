@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -42,16 +43,21 @@ def strip_data_uris(text: str) -> tuple[str, int]:
     Returns:
         The text without them, and the tokens they cost.  A text with none comes back as it is.
     """
-    if _MARK not in text:
-        return text, 0
     tokens = 0
 
-    def take(match: re.Match[str]) -> str:
+    def take(media_type: str, _data: str) -> str:
         nonlocal tokens
-        tokens += media_tokens(match[1])
+        tokens += media_tokens(media_type)
         return ""
 
-    return _DATA_URI.sub(take, text), tokens
+    return replace_data_uris(text, take), tokens
+
+
+def replace_data_uris(text: str, put: Callable[[str, str], str]) -> str:
+    """Put another text in place of each data URI; ``put`` gets its media type and its base64, both as written."""
+    if _MARK not in text:
+        return text
+    return _DATA_URI.sub(lambda match: put(match[1], match[0].partition(_MARK)[2]), text)
 
 
 def strip_media_fields(text: str) -> tuple[str, int]:
