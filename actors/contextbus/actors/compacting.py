@@ -38,8 +38,16 @@ from contextbus_protocol.callbacks import AskCallback, Composition
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.commit_requests import CommitHead, Record
-from contextbus_protocol.compaction import Compact, Summarise
-from contextbus_protocol.errors import ContextBusError, InvalidTypeError, NotFoundError
+from contextbus_protocol.compaction import Compact, CompactionEnded, Summarise
+from contextbus_protocol.errors import (
+    ContextBudgetExceededError,
+    ContextBusError,
+    ErrorData,
+    InvalidTypeError,
+    NotFoundError,
+    RequestOverheadError,
+    SummariserFailedError,
+)
 from contextbus_protocol.events import AnyEvent, CompactionFailed, CompactionPhase, CompactionReason
 
 SUMMARY_SHARE: Final = 0.8
@@ -157,6 +165,7 @@ def reduce(job: Job) -> Job:
         summary_input_tokens=options.summary_input_tokens,
         media=options.media,
         min_shrink=options.min_shrink,
+        names_media=True,
         end=None if job.end is None else _end_at(request, job.end),
     )
     reduction, asked = reducing.begin(request.items, given)
@@ -386,3 +395,39 @@ def _record(
         events=events,
         blobs=stored,
     )
+
+
+def ended(job: Job, fold: RunState, status: Literal["completed", "failed", "interrupted"]) -> CompactionEnded:
+    """The answer to whoever asked for a compaction."""
+    return CompactionEnded(
+        run=job.compact.run,
+        token=job.compact.head.token,
+        evaluation=job.compact.started.evaluation,
+        sequence=fold.sequence,
+        status=status,
+    )
+
+
+def error_of(failure: Failure, last: CompactionReason | None, summariser: str) -> ContextBusError:
+    """The error that a step gets where it stops for a failure (C.K.4, C.X.5).
+
+    Args:
+        failure: what failed.
+        last: the reason of the failure before, where compaction is paused.
+        summariser: the run's summariser.
+    """
+    reason = last or failure.reason
+    data = ErrorData(phase="compaction", origin_code=reason)
+    if reason == "request-overhead":
+        text = (
+            "what is sent beside the messages leaves no room under the target; raise target_tokens or send fewer tools"
+        )
+        return RequestOverheadError(text, data)
+    if reason in ("no-safe-boundary", "protected-history"):
+        text = f"the history cannot be compacted ({reason}): what must stay is too large or its work is open"
+        return ContextBudgetExceededError(text, data)
+    code = failure.origin_code if failure.reason == "error" else None
+    data = ErrorData(phase="compaction", origin=summariser, origin_code=code or reason, origin_type=failure.origin_type)
+    paused = "; compaction is paused until the history has grown or reset_compaction is called"
+    text = f"summariser {summariser!r} gave no summary that can be used ({reason})"
+    return SummariserFailedError(text + (paused if failure.reason == "paused" else ""), data)

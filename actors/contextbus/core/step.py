@@ -131,9 +131,7 @@ def apply_history(state: RunState, history: HistoryFact, inputs: str = "") -> Ru
     """
     if history.started is not None:
         started = history.started
-        state = msgspec.structs.replace(
-            state, scope=started.scope, estimator=started.estimator, parent=started.parent
-        )
+        state = msgspec.structs.replace(state, scope=started.scope, estimator=started.estimator, parent=started.parent)
     if history.replaced is not None:
         state = keep_messages(state, history.replaced.keep)
     if not history.facts:

@@ -13,7 +13,8 @@ import msgspec
 
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.items import Item
-from contextbus.core.compaction.pieces import cut_pieces, elide_piece
+from contextbus.core.compaction.pieces import cut_pieces
+from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import (
     Bounds,
     CountSuffix,
@@ -24,7 +25,7 @@ from contextbus.core.compaction.ranges import (
     find_bounds,
     replayed_message,
 )
-from contextbus.core.compaction.summariser_input import summariser_input
+from contextbus.core.compaction.summariser_input import archived_span, summariser_items
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.events import CompactionReason
 from contextbus_protocol.values import RetentionPolicy, Usage
@@ -42,7 +43,8 @@ class ReductionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a reduction is to keep to.
 
     ``target_tokens`` caps the messages, ``window_tokens`` is the room that ``keep_ratio`` is a share of (C.X.1).
-    ``end`` fixes the range's end if it is a safe one: the summary of it is there already (C.K.9).
+    ``end`` fixes the range's end if it is a safe one: the summary of it is there already (C.K.9).  ``names_media`` has
+    media in texts named too, so that a run never sends any to a summariser (B38).
     """
 
     target_tokens: int
@@ -53,6 +55,7 @@ class ReductionOptions(msgspec.Struct, frozen=True, kw_only=True):
     media: Literal["protect", "placeholder"] = "protect"
     min_shrink: float = 0.0
     end: int | None = None
+    names_media: bool = False
 
 
 class CountWhole(msgspec.Struct, frozen=True):
@@ -200,9 +203,9 @@ def _take_count(reduction: Reduction, tokens: int, count_input: CountInput) -> t
             reduction = replace(reduction, before=tokens, phase="range")
             if options.end is not None and reduction.bounds.is_allowed(options.end):
                 return _take_range(reduction, Range(reduction.bounds.start, options.end))
-            ranging, step = begin_range(
-                reduction.items, reduction.bounds, options.keep, room_tokens=options.window_tokens
-            )
+            keep = options.keep
+            policy = Policy(keep.keep_last_messages, keep.keep_last_turns, keep.keep_recent_tokens, keep.keep_ratio)
+            ranging, step = begin_range(reduction.items, reduction.bounds, policy, room_tokens=options.window_tokens)
             return _take_range(replace(reduction, ranging=ranging), step)
         case "range":
             assert reduction.ranging is not None
@@ -238,19 +241,15 @@ def _take_range(reduction: Reduction, step: object) -> tuple[Reduction, Request]
 
 def _ask_first(reduction: Reduction, count_input: CountInput) -> tuple[Reduction, Request]:
     """Give the range to the summariser, whole or in pieces (C.F.4, C.X.2)."""
-    whole = summariser_input(reduction.items, reduction.start, reduction.end, reduction.options.media)
-    budget = reduction.options.summary_input_tokens
-    pieces = (whole,)
+    options, start, end = reduction.options, reduction.start, reduction.end
+    named = options.names_media or options.media == "placeholder"
+    items = summariser_items(reduction.items, start, end, names_media=named)
+    whole = archived_span(items, start, end)
+    budget = options.summary_input_tokens
+    pieces: tuple[tuple[ChatMessage, ...], ...] = (whole,)
     if budget is not None and count_input(whole) > budget:
-        pieces = cut_pieces(
-            reduction.items,
-            reduction.bounds,
-            reduction.start,
-            reduction.end,
-            budget=budget,
-            count=count_input,
-            media=reduction.options.media,
-        )
+        found = cut_pieces(items, reduction.bounds, start, end, budget=budget, count=count_input)
+        pieces = tuple(piece.messages for piece in found)
     return _ask(replace(reduction, pieces=pieces, summaries=()))
 
 
@@ -279,20 +278,13 @@ def _take_summary(reduction: Reduction, answer: Answer, count_input: CountInput)
 
 def _join(reduction: Reduction, summaries: tuple[str, ...], count_input: CountInput) -> Reduction:
     """The summaries of the pieces as the next input, again in pieces where they are too long (C.X.2)."""
-    messages = tuple(summary_message(text) for text in summaries)
-    budget = reduction.options.summary_input_tokens
+    items = tuple(Item(summary_message(text)) for text in summaries)
+    size, budget = len(items), reduction.options.summary_input_tokens
     assert budget is not None
-    groups: list[tuple[ChatMessage, ...]] = []
-    group: tuple[ChatMessage, ...] = ()
-    for message in messages:
-        if group and count_input((*group, message)) > budget:
-            groups.append(group)
-            group = ()
-        group = (*group, message)
-    groups.append(group)
-    if len(groups) >= len(messages):  # no two fit together: one request with their middles left out, so that it ends
-        groups = [elide_piece(messages, budget, count_input)]
-    return replace(reduction, pieces=tuple(groups), summaries=())
+    found = cut_pieces(items, Bounds(0, size, tuple(range(1, size + 1))), 0, size, budget=budget, count=count_input)
+    if len(found) >= size:  # no two fit together: all in one request with their middles left out, so that it ends
+        found = cut_pieces(items, Bounds(0, size, (size,)), 0, size, budget=budget, count=count_input)
+    return replace(reduction, pieces=tuple(piece.messages for piece in found), summaries=())
 
 
 def _take_final(reduction: Reduction, tokens: int) -> tuple[Reduction, Request]:

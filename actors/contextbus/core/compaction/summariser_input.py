@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
 from contextbus.core.compaction.items import Item
 from contextbus.core.compaction.media import replace_media
 from contextbus_protocol.chat import AnyPart, ChatMessage, Reasoning, ResultPart, ToolResult
-
-Media = Literal["protect", "placeholder"]
 
 replace = msgspec.structs.replace
 
@@ -21,10 +18,23 @@ def archived_span(items: Sequence[Item], start: int, end: int) -> tuple[ChatMess
     return tuple(item.message for item in items[start:end] if item.own != "block" and item.message is not None)
 
 
-def summariser_input(items: Sequence[Item], start: int, end: int, media: Media = "protect") -> tuple[ChatMessage, ...]:
-    """The messages of a range without what one provider alone reads, media named instead of sent."""
-    bare = map(strip_provider_data, archived_span(items, start, end))
-    return tuple(map(replace_media, bare)) if media == "placeholder" else tuple(bare)
+def summariser_items(items: Sequence[Item], start: int, end: int, *, names_media: bool) -> tuple[Item, ...]:
+    """The items with the messages of a range as a summariser gets them: without what one provider alone reads.
+
+    Args:
+        items: the history.
+        start: the first index of the range.
+        end: the index behind its last message.
+        names_media: whether media are named instead of sent (C.X.3).
+    """
+    given = list(items)
+    for index in range(start, end):
+        message = items[index].message
+        if message is None or items[index].own == "block":
+            continue
+        bare = strip_provider_data(message)
+        given[index] = replace(items[index], message=replace_media(bare) if names_media else bare)
+    return tuple(given)
 
 
 def strip_provider_data(message: ChatMessage) -> ChatMessage:
