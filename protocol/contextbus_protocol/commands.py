@@ -91,7 +91,9 @@ class ReportStep(Command, frozen=True, kw_only=True, tag="report-step"):
     """How the model call of a step went (client to selection, D.W.8).
 
     ``started_at`` is in milliseconds since the epoch; ``request_digest`` is over the body that was sent, ``upstream``
-    and ``response_model`` are words of at most 64 characters.
+    and ``response_model`` are words of at most 64 characters.  ``measured`` is the whole input in tokens, cached ones
+    included, where the provider's count is reliable (C.M.13); ``retention_ms`` is how long its cache is kept, as far as
+    the request tells (C.N.5).
     """
 
     step: int
@@ -103,6 +105,8 @@ class ReportStep(Command, frozen=True, kw_only=True, tag="report-step"):
     response_model: str | None = None
     request_digest: str | None = None
     upstream: str | None = None
+    measured: int | None = None
+    retention_ms: int | None = None
 
 
 class AppendMessages(Command, frozen=True, kw_only=True, tag="append-messages"):

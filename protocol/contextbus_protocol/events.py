@@ -239,7 +239,9 @@ class CallSucceeded(Event, frozen=True, kw_only=True, tag="call-succeeded"):
     """The model call of a step succeeded: its append block joins the history (D.F.13).
 
     ``started_at`` is when the call began, in milliseconds since the epoch; ``response_model`` and ``upstream`` say who
-    answered, ``request_digest`` is over the body that was sent (D.W.8).
+    answered, ``request_digest`` is over the body that was sent (D.W.8).  ``measured`` is the whole input in tokens,
+    cached ones included, where there is a reliable number (C.M.13); ``retention_ms`` is how long the provider's cache
+    is kept, as far as the request tells (C.N.5).
     """
 
     step: int

@@ -262,7 +262,7 @@ class PlacedEntry(Value, frozen=True):
 
 
 class Usage(Value, frozen=True):
-    """Token usage as a provider reports it, in tokens."""
+    """Token usage as a provider reports it, in tokens; ``input_tokens`` are those that no cache read or write holds."""
 
     input_tokens: int = 0
     output_tokens: int = 0

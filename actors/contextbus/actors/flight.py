@@ -162,6 +162,9 @@ def digest_command(command: RunCommand) -> str:
             more = (command.started_at, command.response_model, command.request_digest, command.upstream)
             if any(field is not None for field in more):  # without them the digest is what older releases made
                 key = (*key, *more)
+            evidence = (command.measured, command.retention_ms)
+            if any(field is not None for field in evidence):
+                key = ("report-step-evidence", key, *evidence)
         case OverflowStep():
             key = ("overflow-step", command.step, command.input_tokens)
         case RedactPackages():

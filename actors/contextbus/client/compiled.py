@@ -18,12 +18,22 @@ from contextbus_protocol.values import Model
 Tools = Iterable[Mapping[str, object]] | str | None
 
 
+class RenderedPayload:
+    """Holds the payload that a step rendered last, which its report may tell from (C.N.13)."""
+
+    __slots__ = ("payload",)
+
+    def __init__(self) -> None:
+        self.payload: Payload | None = None
+
+
 class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
     """What ``before_model_call`` gives back.
 
     ``sequence`` and ``commit`` name the step in the log, ``reference`` its package in the store.  ``text`` is the
     package's JSON, byte for byte as stored.  ``stored`` tells that the step was in the log already, and is sent again.
-    ``durability`` names what the acknowledgement rests on.  ``codes`` are warnings beside the manifest's.
+    ``durability`` names what the acknowledgement rests on.  ``codes`` are warnings beside the manifest's, ``rendered``
+    holds what ``payload`` gave last.
     """
 
     run: str
@@ -40,6 +50,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
     durability: str = ""
     histories: Mapping[str, Rendering]
     codes: tuple[WarningCode, ...] = ()
+    rendered: RenderedPayload = msgspec.field(default_factory=RenderedPayload)
 
     @property
     def manifest(self) -> ContextManifest:
@@ -77,7 +88,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
             EmptyHistoryError: there is no message but system ones.
         """
         history = self.histories[find_target(target, self.model).name]
-        return assemble(
+        payload = assemble(
             Request(
                 history=history,
                 model=self.model,
@@ -86,3 +97,5 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
                 tools=self.tools if tools is None else tools_text(tools),
             )
         )
+        self.rendered.payload = payload
+        return payload

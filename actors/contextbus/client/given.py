@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from contextbus.core.importers import read_conversations
+from contextbus.core.usage_facts import read_usage_facts
 from contextbus_protocol.chat import ChatMessage, ToolResult
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import Usage
@@ -21,11 +22,6 @@ class Dumpable(Protocol):
 
 
 GivenMessage = ChatMessage | ToolResult | Mapping[str, object] | Dumpable
-
-_INPUT: Final = ("input_tokens", "prompt_tokens")
-_OUTPUT: Final = ("output_tokens", "completion_tokens")
-_CACHE_READ: Final = ("cache_read_tokens", "cache_read_input_tokens")
-_CACHE_WRITE: Final = ("cache_write_tokens", "cache_creation_input_tokens")
 
 
 def read_given(messages: Iterable[GivenMessage]) -> tuple[ChatMessage, ...]:
@@ -73,7 +69,19 @@ def _plain(message: object) -> object:
 
 
 def read_usage(usage: object) -> Usage | None:
-    """Reported usage, from ours, a dict, or an SDK's object of either provider; None stays None.
+    """Reported usage, from ours, a dict, or an SDK's object of any provider; None stays None.
+
+    Cached tokens are counted once, whether the provider's input count holds them or not.
+
+    Raises:
+        InvalidTypeError: it holds no token counts.
+    """
+    given = plain_usage(usage)
+    return None if given is None else read_usage_facts(given).usage
+
+
+def plain_usage(usage: object) -> Usage | Mapping[str, object] | None:
+    """Usage as it was given, an SDK's object as its fields.
 
     Raises:
         InvalidTypeError: it holds no token counts.
@@ -83,18 +91,4 @@ def read_usage(usage: object) -> Usage | None:
     fields = usage.model_dump() if isinstance(usage, Dumpable) else usage
     if not isinstance(fields, Mapping):
         raise InvalidTypeError(f"usage holds token counts, not {type(usage).__name__}")
-    known = cast("Mapping[str, object]", fields)
-    return Usage(
-        input_tokens=_count(known, _INPUT),
-        output_tokens=_count(known, _OUTPUT),
-        cache_read_tokens=_count(known, _CACHE_READ),
-        cache_write_tokens=_count(known, _CACHE_WRITE),
-    )
-
-
-def _count(fields: Mapping[str, object], names: tuple[str, ...]) -> int:
-    for name in names:
-        value = fields.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-    return 0
+    return cast("Mapping[str, object]", fields)

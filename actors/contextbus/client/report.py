@@ -69,10 +69,7 @@ def read_report(report: Report) -> ReportFields:
     """
     if report.started_at is not None:
         require_count("started_at", report.started_at)
-    reason, upstream = _text("finish_reason", report.finish_reason), report.upstream
-    if isinstance(upstream, Mapping):
-        name = upstream.get("name")
-        upstream = name if isinstance(name, str) else None
+    reason = _text("finish_reason", report.finish_reason)
     return ReportFields(
         status=report.status,
         usage=read_usage(report.usage),
@@ -80,8 +77,20 @@ def read_report(report: Report) -> ReportFields:
         started_at=report.started_at,
         response_model=model_word(_text("response_model", report.response_model)),
         request_digest=None if report.request_body is None else _digest_body(report.request_body),
-        upstream=word_of(_text("upstream", upstream)),
+        upstream=word_of(name_upstream(report)),
     )
+
+
+def name_upstream(report: Report) -> str | None:
+    """Who served the call, as its report names them.
+
+    Raises:
+        InvalidTypeError: it is neither a text nor an object.
+    """
+    if isinstance(report.upstream, Mapping):
+        name = report.upstream.get("name")
+        return name if isinstance(name, str) else None
+    return _text("upstream", report.upstream)
 
 
 def _text(name: str, value: object) -> str | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from contextbus.client.callbacks import Callbacks, StepContext
 from contextbus.client.compiled import CompiledStep, Tools
+from contextbus.client.evidence import read_evidence
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.report import Report, read_report
 from contextbus.client.run_history import RunHistory
@@ -248,13 +249,16 @@ class Run:
         succeeded = report.status == "succeeded"
         added = read_given(report.messages) if succeeded else ()
         fields = read_report(report)
+        rendered = None if step is None else step.rendered.payload
+        evidence = read_evidence(report, added, self._model_of(number), rendered)
         asks, self._reported = ("report", number), number
         command = self._commands.id_of(asks, command)
 
         def make() -> ReportStep:
             handle = self._sender.handle
             history = handle.new_messages() if handle.history.count > handle.kept else None
-            return ReportStep(**self._sender.head(command, seconds), step=number, history=history, **fields)
+            head = self._sender.head(command, seconds)
+            return ReportStep(**head, step=number, history=history, **fields, **evidence)
 
         if not self._is_recorded(command, report.status):
             before = self._sender.handle
@@ -271,6 +275,13 @@ class Run:
                 self._history.place(step)
         self._commands.close(asks)
         self._open = self._reported = None
+
+    def _model_of(self, step: int) -> Model | None:
+        """The model of the open step: of this client's, or after a restart of the log's (D.W.1)."""
+        if self._open is not None:
+            return self._open.model
+        last = self.state.last
+        return last.options.model if last is not None and last.step == step else None
 
     def _is_recorded(self, command: str, status: str) -> bool:
         """Whether the log was read since a report whose acknowledgement was lost, and holds it with its messages."""

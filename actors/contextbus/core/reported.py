@@ -1,13 +1,13 @@
-"""What of a reported model call is a fact of the log: words, a number and a digest, never a text (D.W.8, D.D.25)."""
+"""What of a reported model call is a fact of the log: words, numbers and a digest, never a text (D.W.8, D.D.25)."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from contextbus.core.usage_facts import as_count
 from contextbus_protocol.commands import ReportStep
 from contextbus_protocol.errors import LONGEST_WORD, word_of
 from contextbus_protocol.events import CallFailed, CallSucceeded
-from contextbus_protocol.values import MAX_SAFE_INTEGER
 
 _DIGEST: Final = "sha256:"
 _DIGEST_LENGTH: Final = len(_DIGEST) + 64
@@ -16,7 +16,7 @@ _SEPARATORS: Final = str.maketrans("", "", "/:@")
 
 
 def outcome_of_report(command: ReportStep) -> CallSucceeded | CallFailed:
-    """The event of a report; what of it is no word, moment or digest is left out, whoever sent it.
+    """The event of a report; what of it is no word, count or digest is left out, whoever sent it.
 
     A finish reason that is no word becomes ``other``.
     """
@@ -27,10 +27,12 @@ def outcome_of_report(command: ReportStep) -> CallSucceeded | CallFailed:
         step=command.step,
         usage=command.usage,
         finish_reason=None if reason is None else word_of(reason) or "other",
-        started_at=command.started_at if _is_moment(command.started_at) else None,
+        started_at=as_count(command.started_at),
         response_model=model_word(command.response_model),
         request_digest=command.request_digest if _is_digest(command.request_digest) else None,
         upstream=word_of(command.upstream),
+        measured=as_count(command.measured),
+        retention_ms=as_count(command.retention_ms),
     )
 
 
@@ -39,10 +41,6 @@ def model_word(name: str | None) -> str | None:
     if name is None or len(name) > LONGEST_WORD or word_of(name.translate(_SEPARATORS)) is None:
         return None
     return name
-
-
-def _is_moment(value: int | None) -> bool:
-    return value is not None and 0 <= value <= MAX_SAFE_INTEGER
 
 
 def _is_digest(value: str | None) -> bool:

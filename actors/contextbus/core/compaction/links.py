@@ -1,6 +1,7 @@
 """Which messages belong together: calls with their requests and results, approval requests with their responses.
 
-Tool links are by occurrence, since real transcripts use an id again (C.D.13); approval links are by id (C.D.5).  over the parts finds all of them: each call is queued once, dies at most once and is answered at most once.
+Tool links are by occurrence, since real transcripts use an id again (C.D.13); approval links are by id (C.D.5).
+One walk over the parts finds all of them: each call is queued once, dies at most once, is answered at most once.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def cut_pieces(
     """Cut a range into consecutive pieces that fit a budget, each message in exactly one of them (C.X.2).
 
     A piece is made as large as the counter lets it be: its end is searched by doubling and halving, so that counting
-    looks at each message O(log n) times.  A piece of one closed exchange that does not fit has the middle of its longest
-    texts left out.
+    looks at each message O(log n) times.  A piece that no cut makes smaller has the middle of its longest texts left
+    out.
 
     Args:
         items: the history; media in the range is replaced already (``replace_media``).
