@@ -7,6 +7,7 @@ from contextbus_protocol.envelope import Message, ReplyEncoding
 from contextbus_protocol.errors import ErrorData
 from contextbus_protocol.events import (
     AnyEvent,
+    CompactionRestored,
     HistoryReplaced,
     MessageFact,
     PreparedFact,
@@ -64,7 +65,8 @@ class HistoryFact(Value, frozen=True, kw_only=True):
 class Place(Message, frozen=True, kw_only=True, tag="place"):
     """Render, store and commit a decided step (selection to placement).
 
-    ``blocks`` and ``stale_thinking`` are for the client's answer; they follow from the log.
+    ``blocks``, ``stale_thinking`` and ``checkpoint`` are for the client's answer; they follow from the log.
+    ``checkpoint_restored`` is committed before the step.
     """
 
     head: CommitHead
@@ -89,6 +91,8 @@ class Place(Message, frozen=True, kw_only=True, tag="place"):
     warnings: tuple[WarningCode, ...] = ()
     blocks: str = ""
     stale_thinking: tuple[tuple[int, int], ...] = ()
+    checkpoint: str = ""
+    checkpoint_restored: CompactionRestored | None = None
 
 
 class Record(Message, frozen=True, kw_only=True, tag="record"):

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from contextbus.actors import gather
+from contextbus.actors.evaluating import restored_event
 from contextbus.actors.flight import Flight, Prepared
 from contextbus.actors.recorded import Tokenizers, estimator_of, head_of
 from contextbus.actors.settle import snapshot_of
 from contextbus.core.owed import demand_missing, restore_results
 from contextbus.core.prefix import stale_ranges
+from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
 from contextbus.core.step import decide_step, warn_of_usage
 from contextbus_protocol.blobs import StepOutput
@@ -19,6 +21,7 @@ from contextbus_protocol.commands import CompileStep, OverflowStep
 from contextbus_protocol.commit_requests import Place, WorkingMemoryInput
 from contextbus_protocol.errors import InvalidRequestError
 from contextbus_protocol.events import WorkingMemoryUsed
+from contextbus_protocol.package import WarningCode
 from contextbus_protocol.values import SourceResult
 
 replace = msgspec.structs.replace
@@ -74,6 +77,7 @@ def place_of(
             replace(snapshot, operation_ids=()),
         )
     usage = gather.usage_of(flight)
+    checkpoint = applied(prepared.after)
     place = Place(
         run=command.run,
         head=head_of(fold, flight, tenant, inbox),
@@ -89,8 +93,10 @@ def place_of(
         demanded=demands,
         erasures=flight.erasures,
         usage=usage,
-        warnings=warn_of_usage(fold, usage),
+        warnings=(*warn_of_usage(fold, usage), *_warn_of_compaction(flight)),
         blocks=prepared.after.blocks.chain,
+        checkpoint="" if checkpoint is None else checkpoint.replaced_by,
+        checkpoint_restored=restored_event(fold, flight),
         stale_thinking=stale_ranges(prepared.after, prepared.options, prepared.history.count) if plan.tail_kept else (),
     )
     if isinstance(command, OverflowStep):
@@ -113,6 +119,12 @@ def place_of(
         prepared=None if flight.hook is None else flight.hook.messages,
         tools=None if flight.hook is None else flight.hook.tools,
     )
+
+
+def _warn_of_compaction(flight: Flight) -> tuple[WarningCode, ...]:
+    """The warning of a step that goes on with its whole history (C.X.5)."""
+    ended = flight.compacted
+    return ("compaction-failed",) if ended is not None and ended.status == "failed" else ()
 
 
 def results_of(flight: Flight) -> tuple[SourceResult, ...]:

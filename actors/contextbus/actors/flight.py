@@ -10,28 +10,40 @@ from contextbus.core.run_state import CommandFact, RunState
 from contextbus.core.step import StepPlan
 from contextbus_protocol import digests
 from contextbus_protocol.blobs import StepOutput
-from contextbus_protocol.callbacks import CallbackAnswered
+from contextbus_protocol.callbacks import CallbackAnswered, CallbackName
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.commands import (
     AppendMessages,
+    ClearHistory,
     CompileStep,
     OverflowStep,
     RedactPackages,
     ReportStep,
     RequestRefresh,
+    ResetCompaction,
 )
 from contextbus_protocol.commit_requests import HistoryFact
-from contextbus_protocol.events import PreparedFact, UsageFact
+from contextbus_protocol.compaction import CompactionEnded
+from contextbus_protocol.events import CompactionPhase, PreparedFact, UsageFact
 from contextbus_protocol.questions import ItemsOffered, Query
 from contextbus_protocol.values import Scope, SourceResult, StepOptions
 
 DEADLINE: Final = "#deadline"
 
-RunCommand = CompileStep | OverflowStep | ReportStep | AppendMessages | RequestRefresh | RedactPackages
+RunCommand = (
+    CompileStep
+    | OverflowStep
+    | ReportStep
+    | AppendMessages
+    | RequestRefresh
+    | RedactPackages
+    | ResetCompaction
+    | ClearHistory
+)
 StepCommand = CompileStep | OverflowStep
 """The commands that come to a package."""
 
-Phase = Literal["open", "callback", "fetch", "gather", "erasures", "commit", "stored"]
+Phase = Literal["open", "callback", "restore", "compact", "fetch", "gather", "erasures", "commit", "stored"]
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -61,7 +73,7 @@ class Flight(msgspec.Struct, frozen=True):
     """One command on its way.
 
     ``phase`` is ``open`` until log and working memory are at hand; ``callback`` while the host's function is asked,
-    ``fetch`` while earlier offers are read, ``gather`` while sources are asked, ``erasures`` while it is read what was
+    ``restore`` while a checkpoint is read, ``compact`` while the history is compacted, ``fetch`` while earlier offers are read, ``gather`` while sources are asked, ``erasures`` while it is read what was
     forgotten since, ``commit`` while placement stores, ``stored`` while a stored package is fetched.
 
     ``items_asked`` is the sequence of the working memory that its present question asks for at least, 0 for the first
@@ -70,6 +82,11 @@ class Flight(msgspec.Struct, frozen=True):
     nobody took.  ``erasures`` is the sequence of the tenant's erasures that the answers were checked against.  ``gone``
     is the sequence of the commit whose stored package is gone, 0 if none is.  ``timed`` tells that the timer runs which
     ends the questions to the host and to sources; ``usage`` is what answers cost that were forgotten again.
+
+    ``question`` is the token of what the host is asked for at present, of the function ``asked``.  ``checkpoint`` is
+    the blob of a checkpoint that was read, ``host_tokens`` what the host counted, ``matched`` what its triggers said,
+    ``evaluation`` the last such answer, ``failing`` the phase in which the evaluation failed, and ``compacted`` what
+    came of the compaction.
     """
 
     command: RunCommand
@@ -96,14 +113,26 @@ class Flight(msgspec.Struct, frozen=True):
     conflicts: int = 0
     stored: CommandFact | None = None
     gone: int = 0
+    question: str = ""
+    asked: CallbackName | None = None
+    checkpoint: str = ""
+    host_tokens: int | None = None
+    matched: tuple[tuple[int, bool], ...] = ()
+    evaluation: CallbackAnswered | None = None
+    failing: CompactionPhase | None = None
+    compacted: CompactionEnded | None = None
 
 
 class SelectionState(msgspec.Struct, frozen=True):
-    """Selection's state of one run: the fold, the command in flight, and those behind it."""
+    """Selection's state of one run: the fold, the command in flight, and those behind it.
+
+    ``held`` is a step whose history is being compacted: appends and reports go on beside it (C.K.9).
+    """
 
     fold: RunState
     loaded: bool = False
     flight: Flight | None = None
+    held: Flight | None = None
     waiting: tuple[RunCommand, ...] = ()
     serial: int = 0
 
@@ -134,6 +163,11 @@ def follow(state: SelectionState, command: RunCommand) -> SelectionState:
     """
     waiting = (command, *(c for c in state.waiting if c.command != command.command))
     return msgspec.structs.replace(state, waiting=waiting)
+
+
+def goes_beside(command: RunCommand) -> bool:
+    """Whether a command is served while the history is compacted for a step (C.K.9)."""
+    return not isinstance(command, CompileStep | OverflowStep | ClearHistory)
 
 
 def digest_command(command: RunCommand) -> str:
@@ -169,8 +203,14 @@ def digest_command(command: RunCommand) -> str:
             key = ("overflow-step", command.step, command.input_tokens)
         case RedactPackages():
             key = ("redact-packages", command.source, command.record_id, command.packages)
+            if command.summaries:  # without them the digest is what older releases made
+                key = (*key, command.summaries)
         case AppendMessages():
             key = ("append-messages", command.scope, command.estimator, command.history.chain)
-        case _:
+        case ResetCompaction():
+            key = ("reset-compaction",)
+        case ClearHistory():
+            key = ("clear-history",)
+        case RequestRefresh():
             key = ("request-refresh",)
     return digests.digest_bytes(encode_json(key))

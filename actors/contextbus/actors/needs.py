@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from contextbus.actors import decided, gather, settle
+from contextbus.actors.evaluating import AskHost, EvaluationNeed, check_compacted, check_restored, next_evaluation
 from contextbus.actors.flight import Flight, Offers
 from contextbus.actors.recorded import Tokenizers
 from contextbus.core.run_state import RunState
@@ -24,13 +25,6 @@ from contextbus_protocol.errors import (
 )
 
 replace = msgspec.structs.replace
-
-
-class AskHost(msgspec.Struct, frozen=True):
-    """Ask a function of the host (D.W.4)."""
-
-    name: CallbackName
-    query: str = ""
 
 
 class ReadOffers(msgspec.Struct, frozen=True):
@@ -55,7 +49,7 @@ class Decide(msgspec.Struct, frozen=True):
     """All is at hand."""
 
 
-Need = AskHost | ReadOffers | AskSources | ReadErasures | Decide
+Need = EvaluationNeed | ReadOffers | AskSources | ReadErasures | Decide
 
 
 def next_need(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> tuple[Flight, Need]:
@@ -67,6 +61,12 @@ def next_need(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> tuple[F
     command = flight.command
     callbacks = command.callbacks if isinstance(command, CompileStep) else ()
     flight = settle.settle_step(fold, flight, tokenizers)
+    check_restored(flight)
+    _check_answer(flight.evaluation)
+    evaluation = next_evaluation(fold, flight, tokenizers)
+    if evaluation is not None:
+        return flight, evaluation
+    check_compacted(fold, flight)
     if "prepare-step" in callbacks and flight.hook is None:
         return flight, AskHost("prepare-step")
     _check_answer(flight.hook)
@@ -114,21 +114,9 @@ def function_name(name: CallbackName) -> str:
     return name.replace("-", "_")
 
 
-def question_of(flight: Flight) -> CallbackName:
-    """The function that the host is asked for in the phase ``callback``."""
-    command = flight.command
-    callbacks = command.callbacks if isinstance(command, CompileStep) else ()
-    return "prepare-step" if "prepare-step" in callbacks and flight.hook is None else "rewrite-query"
-
-
-def question_token(flight: Flight) -> str:
-    """The token of the question to the host that is under way: an answer to another one is not taken for its answer."""
-    return f"{flight.token}#{question_of(flight)}"
-
-
 def late_callback(flight: Flight) -> CallbackTimeoutError:
     """The failure of a step whose host did not answer the question under way (D.W.4)."""
-    name = function_name(question_of(flight))
+    name = function_name(flight.asked or "prepare-step")
     return CallbackTimeoutError(f"{name} of the host did not answer in time", ErrorData(origin=name))
 
 

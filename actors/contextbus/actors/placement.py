@@ -47,6 +47,7 @@ class Job(msgspec.Struct, frozen=True):
     count: int = 0
     chain: str = ""
     blocks: str = ""
+    checkpoint: str = ""
     stale_thinking: tuple[tuple[int, int], ...] = ()
     options: StepOptions | None = None
     prepared: tuple[ChatMessage, ...] | None = None
@@ -127,12 +128,15 @@ class Placement:
         package = place(message.decision, message.results, snapshot, message.query, message.restored)
         estimator = make_estimator(message.options.estimator, self._tokenizers)
         events, stored = _history_events(message.history)
+        if message.checkpoint_restored is not None:
+            events += (message.checkpoint_restored,)
         step, text, outputs = compile_event(message, package, estimator)
         job = Job(
             head=message.head,
             package=text,
             commit=_commit(message.head, (*events, step)),
             blocks=message.blocks,
+            checkpoint=message.checkpoint,
             stale_thinking=message.stale_thinking,
             options=None if message.prepared_fact is None else prepared_options(message.options, message.prepared_fact),
             prepared=message.prepared,
@@ -172,6 +176,7 @@ class Placement:
                 package=job.package,
                 durability=self._durability,
                 blocks=job.blocks,
+                checkpoint=job.checkpoint,
                 stale_thinking=job.stale_thinking,
                 warnings=step.warnings,
                 options=job.options,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from contextbus.actors import gather
 from contextbus.actors.effects import Send
 from contextbus.actors.flight import Flight, RunCommand, digest_command
@@ -14,6 +16,7 @@ from contextbus.core.scope import narrow, require_within
 from contextbus.core.step import counter_of, take_messages
 from contextbus_protocol.commands import (
     AppendMessages,
+    ClearHistory,
     CompileStep,
     NewMessages,
     OverflowStep,
@@ -21,10 +24,11 @@ from contextbus_protocol.commands import (
     RedactPackages,
     ReportStep,
     RequestRefresh,
+    ResetCompaction,
     refuse,
 )
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Record
-from contextbus_protocol.digests import is_digest
+from contextbus_protocol.digests import EMPTY_CHAIN, is_digest
 from contextbus_protocol.errors import (
     ConflictError,
     ContextBusError,
@@ -34,6 +38,8 @@ from contextbus_protocol.errors import (
 )
 from contextbus_protocol.events import (
     AnyEvent,
+    CompactionReset,
+    HistoryCleared,
     PackageRedacted,
     RefreshRequested,
     StepFailed,
@@ -178,6 +184,12 @@ def plan_record(
         case RequestRefresh():
             _check_exists(fold, command.run)
             events = (RefreshRequested(),)
+        case ResetCompaction():
+            _check_exists(fold, command.run)
+            events = (CompactionReset(),)
+        case ClearHistory():
+            _check_exists(fold, command.run)
+            events = (HistoryCleared(),)
         case RedactPackages():
             _check_exists(fold, command.run)
             events = _redactions(fold, command)
@@ -193,7 +205,10 @@ def plan_record(
             chain=fold.history.chain,
             durability=durability,
         )
-    return record_of(fold, flight, tenant, inbox, history=history, events=events)
+    record = record_of(fold, flight, tenant, inbox, history=history, events=events)
+    if isinstance(command, ClearHistory):
+        record = msgspec.structs.replace(record, count=0, chain=EMPTY_CHAIN)
+    return record
 
 
 def _redactions(fold: RunState, command: RedactPackages) -> tuple[AnyEvent, ...]:

@@ -23,9 +23,10 @@ from contextbus.actors.flight import (
     digest_command,
     drop_waiting,
     follow,
+    goes_beside,
     items_token,
 )
-from contextbus.actors.needs import late_callback, question_token
+from contextbus.actors.needs import late_callback
 from contextbus.actors.stepping import StepAnswer
 from contextbus.core.run import ChainBrokenError, fold_commits
 from contextbus.core.run_state import CommandFact, RunState
@@ -34,13 +35,16 @@ from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import (
     AppendMessages,
     CancelCommand,
+    ClearHistory,
     CompileStep,
     OverflowStep,
     Recorded,
     RedactPackages,
     ReportStep,
     RequestRefresh,
+    ResetCompaction,
 )
+from contextbus_protocol.compaction import CompactionEnded
 from contextbus_protocol.errors import (
     BusyError,
     CommandMismatchError,
@@ -95,13 +99,24 @@ class Selection:
 
     def is_idle(self, state: SelectionState) -> bool:
         """Whether no command is in flight or waiting."""
-        return state.flight is None and not state.waiting
+        return state.flight is None and state.held is None and not state.waiting
 
     def decide(self, state: SelectionState, message: AnyMessage) -> Step:
         """Take one message of a run."""
         match message:
-            case CompileStep() | OverflowStep() | ReportStep() | AppendMessages() | RequestRefresh() | RedactPackages():
+            case (
+                CompileStep()
+                | OverflowStep()
+                | ReportStep()
+                | AppendMessages()
+                | RequestRefresh()
+                | RedactPackages()
+                | ResetCompaction()
+                | ClearHistory()
+            ):
                 return self._take(state, message)
+            case CompactionEnded():
+                return self._compacted(state, message)
             case CancelCommand():
                 return self._cancel(state, message)
             case Committed():
@@ -112,11 +127,12 @@ class Selection:
     # -- commands
 
     def _take(self, state: SelectionState, command: RunCommand) -> Step:
-        flight = state.flight
+        flight, held = state.flight, state.held
         timer = Timer(command.run, deadline_token(command), command.seconds_left)
-        if flight is None:
+        if flight is None and (held is None or (goes_beside(command) and held.command.command != command.command)):
             return self._begin(state, command, (timer,))
-        known = next((c for c in (flight.command, *state.waiting) if c.command == command.command), None)
+        under_way = tuple(f.command for f in (flight, held) if f is not None)
+        known = next((c for c in (*under_way, *state.waiting) if c.command == command.command), None)
         if known is None:
             if len(state.waiting) >= LONGEST_QUEUE:
                 busy = BusyError(f"{LONGEST_QUEUE} commands wait for this run; ask again later")
@@ -127,15 +143,20 @@ class Selection:
             return state, (recorded.refuse_command(command, error),)
         if command.attempt < known.attempt or (command.attempt, command.reply_to) == (known.attempt, known.reply_to):
             return state, ()
-        if known is flight.command and command.attempt == known.attempt:
+        if known in under_way and command.attempt == known.attempt:
             return follow(state, command), ()
-        if known is flight.command:
+        if flight is not None and known is flight.command:
             return replace(state, flight=replace(flight, command=command)), ()
+        if held is not None and known is held.command:
+            return replace(state, held=replace(held, command=command)), ()
         waiting = tuple(command if c is known else c for c in state.waiting)  # a retry keeps its place
         return replace(state, waiting=waiting), (timer,)
 
     def _cancel(self, state: SelectionState, message: CancelCommand) -> Step:
         state, late = drop_waiting(state, message.command)
+        held = state.held
+        if held is not None and held.command.command == message.command:
+            return self._let_go(state, held, ())
         flight = state.flight
         if flight is None or flight.command.command != message.command:
             return state, () if late is None else (Cancel(late.run, deadline_token(late)),)
@@ -163,7 +184,10 @@ class Selection:
     # -- answers
 
     def _answer(self, state: SelectionState, message: AnyMessage) -> Step:
-        flight = state.flight
+        flight, held = state.flight, state.held
+        if held is not None and isinstance(message, Elapsed) and message.token == deadline_token(held.command):
+            late = recorded.refuse_command(held.command, DeadlineExceededError("the time for this command is over"))
+            return self._let_go(state, held, (late,))
         if flight is None:
             return state, ()
         if isinstance(message, Elapsed):
@@ -229,7 +253,7 @@ class Selection:
         if token == gather.end_token(flight):
             flight = replace(flight, timed=False)
         if flight.phase == "callback" and token == gather.end_token(flight):
-            return self._fail_step(state, flight, late_callback(flight))
+            return self._fail_step(state, stepping.note_lateness(flight), late_callback(flight))
         if flight.phase != "gather":
             return replace(state, flight=flight), ()
         if token == gather.half_token(flight):
@@ -262,7 +286,15 @@ class Selection:
                     if isinstance(command, CompileStep):
                         settle.check_step(command)
                     flight, more = stepping.advance(state.fold, flight, self._at)
-                    return replace(state, flight=flight), (*effects, *more)
+                    state = replace(state, flight=flight)
+                    return (
+                        self._hold(state, flight, (*effects, *more))
+                        if flight.phase == "compact"
+                        else (
+                            state,
+                            (*effects, *more),
+                        )
+                    )
                 case _:
                     return self._record(state, flight, effects)
         except ContextBusError as exc:
@@ -294,6 +326,46 @@ class Selection:
             return self._end(state, (*effects, answer))
         flight, more = stepping.commit(flight, self._at, outcome)
         return replace(state, flight=flight), (*effects, *more)
+
+    # -- beside a compaction
+
+    def _hold(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
+        """Put the step aside while its history is compacted: what may go beside it does (C.K.9)."""
+        return self._take_next(replace(state, flight=None, held=flight), effects)
+
+    def _let_go(self, state: SelectionState, held: Flight, effects: Effects) -> Step:
+        """The step that waits for a compaction is over: the compaction stops before its next effect (D.W.5)."""
+        command = held.command
+        cancel = CancelCommand(run=command.run, tenant=self._tenant, command=command.command)
+        effects += (
+            Send(subjects.command("compaction", self._tenant), cancel),
+            Cancel(command.run, deadline_token(command)),
+        )
+        if held.timed:
+            effects += gather.cancel_timers(held)
+        state = replace(state, held=None)
+        return (state, effects) if state.flight is not None else self._take_next(state, effects)
+
+    def _compacted(self, state: SelectionState, message: CompactionEnded) -> Step:
+        held = state.held
+        if held is None or message.token != held.token:
+            return state, ()  # late, or of an earlier attempt
+        if message.status == "interrupted":
+            held = replace(held, conflicts=held.conflicts + 1)
+        else:
+            held = replace(held, compacted=message)
+        held = replace(held, phase="open", loading=True, prepared=None)
+        state = replace(state, held=held)
+        return self._take_next(state, ()) if state.flight is None else (state, ())
+
+    def _resume_held(self, state: SelectionState, held: Flight, effects: Effects) -> Step:
+        """Go on with the step whose compaction is over, on the log as it is now."""
+        state = replace(state, flight=held, held=None)
+        if held.conflicts > CONFLICTS:
+            error = ConflictError("others changed the run faster than its history could be compacted")
+            return self._fail(replace(state, loaded=False), held, error, effects)
+        at_least = state.fold.sequence if held.compacted is None else held.compacted.sequence
+        return state, (*effects, settle.load_of(state.fold, held.token, at_least))
 
     # -- after the commit
 
@@ -357,13 +429,21 @@ class Selection:
             effects += (Cancel(flight.command.run, deadline_token(flight.command)),)
             if flight.timed or flight.phase == "gather":
                 effects += gather.cancel_timers(flight)
-        state = replace(state, flight=None)
-        if not state.waiting:
+        over = None if flight is None else flight.command.command
+        return self._take_next(replace(state, flight=None), effects, over)
+
+    def _take_next(self, state: SelectionState, effects: Effects, over: str | None = None) -> Step:
+        """Go on with the step that was put aside, or take the next command; ``over`` is the one that just ended."""
+        held = state.held
+        if held is not None and held.phase == "open":
+            return self._resume_held(state, held, effects)
+        command = next((c for c in state.waiting if held is None or goes_beside(c)), None)
+        if command is None:
             return state, effects
-        command, *rest = state.waiting
-        if flight is not None and command.command == flight.command.command:
+        if command.command == over:
             effects += (Timer(command.run, deadline_token(command), command.seconds_left),)
-        return self._begin(replace(state, waiting=tuple(rest)), command, effects)
+        rest = tuple(c for c in state.waiting if c is not command)
+        return self._begin(replace(state, waiting=rest), command, effects)
 
 
 def _token_of(flight: Flight, message: AnyMessage) -> str:
@@ -372,6 +452,6 @@ def _token_of(flight: Flight, message: AnyMessage) -> str:
         case ItemsOffered():
             return items_token(flight)
         case CallbackAnswered():
-            return question_token(flight)
+            return flight.question
         case _:
             return flight.token

@@ -9,20 +9,11 @@ from typing import Final, TypeGuard
 
 import msgspec
 
-from contextbus.actors import append, decided, gather, recorded
+from contextbus.actors import append, decided, evaluating, gather, recorded
 from contextbus.actors.effects import Effects, Fetch, Load, Scatter, Send, Timer
+from contextbus.actors.evaluating import AskHost, Evaluated, ReadCheckpoint
 from contextbus.actors.flight import Flight
-from contextbus.actors.needs import (
-    AskHost,
-    AskSources,
-    Decide,
-    ReadErasures,
-    ReadOffers,
-    next_need,
-    note_offers,
-    question_of,
-    question_token,
-)
+from contextbus.actors.needs import AskSources, Decide, ReadErasures, ReadOffers, next_need, note_offers
 from contextbus.actors.recorded import Tokenizers
 from contextbus.actors.settle import settle_step
 from contextbus.core.prepared import check_answer
@@ -33,7 +24,9 @@ from contextbus_protocol.errors import (
     ContextBudgetExceededError,
     ContextBusError,
     HookFailedError,
+    RequestOverheadError,
     SourceFailedError,
+    SummariserFailedError,
     error_of,
 )
 from contextbus_protocol.messages import AnyMessage
@@ -42,6 +35,15 @@ from contextbus_protocol.questions import Failed, Offered
 
 ANSWER_SHARE: Final = 0.8
 """The part of the time left that sources and the host's functions get; the rest is for deciding and storing."""
+
+RECORDED: Final = (
+    ContextBudgetExceededError,
+    HookFailedError,
+    SourceFailedError,
+    SummariserFailedError,
+    RequestOverheadError,
+)
+"""What a step can fail with that its log tells (D.G.27)."""
 
 StepAnswer = Offered | Failed | CallbackAnswered | Fetched | Loaded
 
@@ -71,14 +73,29 @@ def advance(fold: RunState, flight: Flight, at: Instance) -> tuple[Flight, Effec
                 return _place(fold, flight, at)
             case AskHost():
                 return _ask_host(flight, need, at)
+            case ReadCheckpoint(blob):
+                return replace(flight, phase="restore", reading=(blob,)), (Fetch(run, (blob,), flight.token),)
+            case Evaluated():
+                return _compact(fold, flight, need, at)
             case ReadOffers(packages):
                 return replace(flight, phase="fetch", reading=packages), (Fetch(run, packages, flight.token),)
             case AskSources(demands):
                 return _ask_sources(fold, flight, demands, at)
             case ReadErasures(after):
                 return replace(flight, phase="erasures"), (Load(run, "erasures", after, flight.token),)
-    except (ContextBudgetExceededError, HookFailedError, SourceFailedError) as exc:
+    except ContextBusError as exc:
+        if flight.failing is None and not isinstance(exc, RECORDED):
+            raise
         return record_failure(fold, flight, at, exc)
+
+
+def _compact(fold: RunState, flight: Flight, need: Evaluated, at: Instance) -> tuple[Flight, Effects]:
+    """Have the history compacted; the flight waits for what comes of it."""
+    ended = evaluating.paused_again(fold, flight, need)
+    if ended is not None:
+        return advance(fold, replace(flight, compacted=ended), at)
+    ask = evaluating.compact_of(fold, flight, need, at.tenant, at.inbox, at.tokenizers)
+    return replace(flight, phase="compact"), (ask,)
 
 
 def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effects]:
@@ -86,19 +103,22 @@ def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effe
     command, prepared = flight.command, flight.prepared
     assert prepared is not None
     seconds = command.seconds_left * ANSWER_SHARE
+    token = f"{flight.token}#{need.name}" + ("" if need.trigger is None else str(need.trigger.index))
     ask = AskCallback(
         run=command.run,
         command=command.command,
-        token=question_token(flight),
+        token=token,
         reply_to=at.inbox,
         name=need.name,
         step=prepared.plan.step,
         seconds_left=seconds,
         query=need.query,
+        trigger=need.trigger,
+        composition=need.composition,
     )
     asked = Send(command.reply_to, ask, command.reply_as)
     effects: Effects = (asked,) if flight.timed else (asked, Timer(command.run, gather.end_token(flight), seconds))
-    return replace(flight, phase="callback", timed=True), effects
+    return replace(flight, phase="callback", timed=True, question=token, asked=need.name), effects
 
 
 def _ask_sources(
@@ -125,7 +145,7 @@ def is_awaited(message: AnyMessage, flight: Flight) -> TypeGuard[StepAnswer]:
         case CallbackAnswered():
             return flight.phase == "callback"
         case Fetched():
-            return flight.phase == "fetch"
+            return flight.phase in ("fetch", "restore")
         case Loaded(part="erasures"):
             return flight.phase == "erasures"
         case _:
@@ -141,12 +161,17 @@ def take_answer(flight: Flight, message: AnyMessage) -> tuple[Flight, Effects, b
     match message:
         case Offered() | Failed():
             return _take_result(flight, message)
-        case CallbackAnswered(name=name) if name != question_of(flight):
+        case CallbackAnswered(name=name) if name != flight.asked:
             return flight, (), False
+        case CallbackAnswered(name="compaction-trigger" | "count-tokens"):
+            return note_evaluation(flight, check_answer(message)), (), True
         case CallbackAnswered(name="prepare-step"):
             return replace(flight, phase="open", hook=check_answer(message), prepared=None), (), True
         case CallbackAnswered():
             return replace(flight, phase="open", rewrite=check_answer(message), prepared=None), (), True
+        case Fetched(code=None, blobs=found) if flight.phase == "restore":
+            blob = flight.reading[0]
+            return evaluating.note_checkpoint(flight, blob, dict(found).get(blob)), (), True
         case Fetched(code=None, blobs=found):
             return replace(note_offers(flight, flight.reading, dict(found)), phase="open"), (), True
         case Loaded(code=None):
@@ -166,6 +191,23 @@ def _take_result(flight: Flight, message: Offered | Failed) -> tuple[Flight, Eff
     if not gather.is_complete(flight):
         return flight, (), False
     return end_gather(flight), gather.cancel_timers(flight), True
+
+
+def note_evaluation(flight: Flight, answer: CallbackAnswered) -> Flight:
+    """The flight with what a trigger of the host's own said, or what the host counted (C.H.8, C.M.11)."""
+    flight = replace(flight, phase="open", evaluation=answer)
+    if answer.code is not None:
+        return replace(flight, failing="evaluate")
+    if answer.name == "count-tokens":
+        return replace(flight, host_tokens=answer.count)
+    index = len(flight.question) - len(flight.question.rstrip("0123456789"))
+    return replace(flight, matched=(*flight.matched, (int(flight.question[-index:]), bool(answer.matches))))
+
+
+def note_lateness(flight: Flight) -> Flight:
+    """The flight whose host did not answer in time: of an evaluation the log says so (C.K.4)."""
+    late = flight.asked in ("compaction-trigger", "count-tokens")
+    return replace(flight, failing="evaluate") if late else flight
 
 
 def end_gather(flight: Flight) -> Flight:
@@ -206,6 +248,8 @@ def record_failure(fold: RunState, flight: Flight, at: Instance, error: ContextB
     flight = settle_step(fold, flight, at.tokenizers)
     results = decided.results_of(flight)
     record = recorded.failure_of(fold, flight, results, error, at.tenant, at.inbox)
+    if flight.failing is not None:  # the evaluation failed before anything was begun (C.K.4, C.O.6)
+        record = replace(record, events=(evaluating.failed_evaluation(fold, flight, flight.failing),))
     return commit(flight, at, record)
 
 

@@ -6,6 +6,7 @@ from contextbus.actors.flight import RunCommand
 from contextbus.core.bound_models import binds_thinking
 from contextbus.core.prefix import stale_ranges
 from contextbus.core.prepared import prepared_options
+from contextbus.core.projection import applied
 from contextbus.core.run_state import CommandFact, LastStep, RunState
 from contextbus_protocol import blobs
 from contextbus_protocol.commands import CompileStep, Recorded, StepCompiled
@@ -32,7 +33,7 @@ def stored_step(fold: RunState, command: RunCommand, found: CommandFact, data: b
         InvalidTypeError: the blob is damaged.
     """
     output = blobs.decode_output(data)
-    last = fold.last
+    last, checkpoint = fold.last, applied(fold)
     is_last = last is not None and last.step == found.step
     bound = last is not None and is_last and binds_thinking(last.options.model, last.options.bound_models)
     return StepCompiled(
@@ -48,6 +49,7 @@ def stored_step(fold: RunState, command: RunCommand, found: CommandFact, data: b
         stored=True,
         durability=durability,
         blocks=fold.blocks.chain,
+        checkpoint="" if checkpoint is None else checkpoint.replaced_by,
         stale_thinking=stale_ranges(fold, last.options, found.count) if bound and last is not None else (),
         warnings=found.warnings,
         options=_hooked_options(last if is_last else None, command, found),

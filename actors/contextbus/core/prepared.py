@@ -40,8 +40,11 @@ def validate_answer(answer: CallbackAnswered) -> None:
     """Refuse what no step can be made with.
 
     Raises:
-        InvalidTypeError: the model's numbers or the overhead are no counts, or a tool definition cannot be read.
+        InvalidTypeError: the model's numbers, the overhead or what the host counted are no counts, or a tool definition
+            cannot be read.
     """
+    if answer.name == "count-tokens":
+        require_count("count_tokens", answer.count)
     if answer.model is not None:
         usable_input_tokens(answer.model)
     if answer.overhead_tokens is not None:
