@@ -144,7 +144,8 @@ def compile_file(
         chosen: Sequence[int] = range(len(read.conversations))
         if not every:
             chosen = (inputs.choose_conversation(file, read.conversations, conversation),)
-        provider = Target(read.provider)
+        # The AI SDK is no provider: where the file names no model, Chat Completions is the target.
+        provider = Target.openai if read.provider == "ai-sdk" else Target(read.provider)
         jobs = [
             Job(
                 read.conversations[index],

@@ -64,6 +64,12 @@ def sound_object(text: str) -> str | None:
     return sound if isinstance(value, dict) else None
 
 
+def read_value(text: str) -> tuple[object, bool]:
+    """The value that a text holds, and whether it holds one that can be sent on."""
+    value, sound = _read(text)
+    return value, sound is not None
+
+
 def read_object(text: str) -> dict[str, object]:
     """The members of a JSON object; empty if the text holds anything else."""
     return as_object(_read(text)[0]) or {}

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
+from contextbus.core.importers.ai_sdk import from_ai_sdk
 from contextbus.core.importers.anthropic import from_anthropic
 from contextbus.core.importers.openai import from_openai
 from contextbus.core.importers.reading import Conversation, Object, Provider, load
 from contextbus_protocol.errors import InvalidTypeError
 
 _ANTHROPIC_PARTS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document")
+_AI_SDK_PARTS: Final = (
+    "tool-call",
+    "tool-result",
+    "tool-approval-request",
+    "tool-approval-response",
+    "reasoning-file",
+)
 _OPENAI_ROLES: Final = ("developer", "tool", "function")
 _OPENAI_KEYS: Final = ("tool_calls", "tool_call_id", "function_call", "refusal")
+_READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
+    "openai": from_openai,
+    "anthropic": from_anthropic,
+    "ai-sdk": from_ai_sdk,
+}
 
 
 def detect(data: object) -> Provider:
     """Which provider's form a file holds: an object with messages, a bare list, or a conversation a line.
 
-    What both providers write alike counts as OpenAI's.
+    What several write alike counts as OpenAI's.
 
     Raises:
         InvalidTypeError: it holds no messages.
@@ -31,31 +45,53 @@ def read_conversations(data: object, provider: Provider | None = None) -> tuple[
     Raises:
         InvalidTypeError: something cannot be read; the message names the line, or the message's index and field.
     """
-    found: list[Conversation] = []
-    for value in _split(data):
-        form = provider or _detect(value)
-        found.append(from_anthropic(value) if form == "anthropic" else from_openai(value))
-    return tuple(found)
+    return tuple(_READERS[provider or _detect(value)](value) for value in _split(data))
 
 
 def _detect(value: object) -> Provider:
     top = cast("Object", value) if isinstance(value, dict) else {"messages": value}
-    if top.get("system") is not None or _has_schema(top.get("tools")):
-        return "anthropic"
     messages = top.get("messages", [top] if "role" in top or "choices" in top else None)
-    if not isinstance(messages, list | tuple):
+    listed = cast("list[object]", messages) if isinstance(messages, list | tuple) else None
+    told = _told_by(listed or ())
+    if told != "ai-sdk" and (top.get("system") is not None or _has_schema(top.get("tools"))):
+        return "anthropic"
+    if listed is None:
         raise InvalidTypeError("no conversation: expected a list of messages, or an object with a list 'messages'")
-    for item in cast("list[object]", messages):
+    return told or "openai"
+
+
+def _told_by(messages: Sequence[object]) -> Provider | None:
+    """The provider that the first message tells which is written in one provider's way alone."""
+    for item in messages:
         if not isinstance(item, dict):
             continue
         message = cast("Object", item)
-        if message.get("role") in _OPENAI_ROLES or any(message.get(key) is not None for key in _OPENAI_KEYS):
-            return "openai"
         content = message.get("content")
-        for part in cast("list[object]", content) if isinstance(content, list | tuple) else ():
-            if isinstance(part, dict) and cast("Object", part).get("type") in _ANTHROPIC_PARTS:
-                return "anthropic"
-    return "openai"
+        listed = cast("list[object]", content) if isinstance(content, list | tuple) else ()
+        parts = [cast("Object", part) for part in listed if isinstance(part, dict)]
+        is_openai = any(message.get(key) is not None for key in _OPENAI_KEYS)
+        if not is_openai and ("providerOptions" in message or any(_is_ai_sdk(part) for part in parts)):
+            return "ai-sdk"
+        if is_openai or message.get("role") in _OPENAI_ROLES:
+            return "openai"
+        if any(part.get("type") in _ANTHROPIC_PARTS for part in parts):
+            return "anthropic"
+    return None
+
+
+def _is_ai_sdk(part: Object) -> bool:
+    """Whether only the AI SDK writes a part like this."""
+    match part.get("type"):
+        case "file":
+            return "mediaType" in part and "file" not in part
+        case "image":
+            return "image" in part and "source" not in part
+        case "reasoning":
+            return isinstance(part.get("text"), str) and "thinking" not in part and "summary" not in part
+        case "custom":
+            return isinstance(part.get("kind"), str)
+        case kind:
+            return kind in _AI_SDK_PARTS or (kind not in _ANTHROPIC_PARTS and "providerOptions" in part)
 
 
 def _has_schema(tools: object) -> bool:
