@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from contextbus_protocol.compaction import Summarise
 from contextbus_protocol.envelope import ReplyEncoding
 from contextbus_protocol.events import Commit
 from contextbus_protocol.messages import AnyMessage
@@ -30,9 +31,12 @@ class Send(Effect, frozen=True):
 
 
 class Scatter(Effect, frozen=True):
-    """Ask sources, all in one flush; an absent one comes back as ``Failed`` with code ``absent``."""
+    """Ask sources or summarisers, all in one flush.
 
-    queries: tuple[Query, ...]
+    An absent one comes back as ``Failed`` or ``SummaryFailed`` with code ``absent``.
+    """
+
+    queries: tuple[Query | Summarise, ...]
 
 
 class Load(Effect, frozen=True):
