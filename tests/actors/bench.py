@@ -170,7 +170,7 @@ def sent(effects: Effects, kind: type[M], to: str | None = None) -> M:
 
 def queries(effects: Effects) -> tuple[Query, ...]:
     """All queries that were sent."""
-    return tuple(q for e in effects if isinstance(e, Scatter) for q in e.queries)
+    return tuple(q for e in effects if isinstance(e, Scatter) for q in e.queries if isinstance(q, Query))
 
 
 def refusal(effects: Effects, to: str = CLIENT) -> str:

@@ -103,7 +103,8 @@ class Driven:
             case Fetch():
                 held = tuple((d, self.log.blobs[d]) for d in effect.digests if d in self.log.blobs)
                 return bench.tell(Fetched(run=RUN, token=effect.token, blobs=held))
-            case Scatter(queries=queries):
+            case Scatter(queries=asked):
+                queries = [q for q in asked if isinstance(q, Query)]
                 self.asked += queries
                 self._call("on_scatter")
                 return tuple(e for q in queries for e in bench.tell(self._answer(q)))

@@ -40,7 +40,7 @@ from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.errors import ERRORS
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
-from contextbus_protocol.questions import AskItems, Failed, ItemsOffered
+from contextbus_protocol.questions import AskItems, Failed, ItemsOffered, Query
 from contextbus_protocol.values import Scope
 
 CODES = {e.code for e in ERRORS} - {"internal"}
@@ -119,6 +119,7 @@ class Chaos:
                     self.replies.append(answer)
                 case Scatter(asked):
                     for query in asked:
+                        assert isinstance(query, Query)
                         self.under_way.append((self.selection, offer(query, candidate(len(query.text) or 1))))
                 case Load() | Store() | Fetch():
                     self.under_way.append((actor, effect))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.actors.bench import DOCS, RUN, TICKETS, Bench, candidate, offer, queries, sent, step
 
-from contextbus.actors.effects import Effects, Scatter, Timer
+from contextbus.actors.effects import Effects, Timer
 from contextbus_protocol.commit_requests import Place
 from contextbus_protocol.events import PackageRedacted, RefreshRequested, StepCompiled, StepFailed, UsageFact
 from contextbus_protocol.outcomes import Conflicted, Elapsed
@@ -39,7 +39,7 @@ def test_a_source_that_is_asked_twice_is_recorded_once() -> None:
     effects = bench.open(step("How?", DOCS))
     (query,) = queries(effects)
     again = bench.tell(half(effects))
-    (repeated,) = [q for e in again if isinstance(e, Scatter) for q in e.queries]
+    (repeated,) = queries(again)
     assert repeated.accounting == query.accounting
     effects = bench.tell(paid(query), paid(repeated))
     bench.commit(effects)

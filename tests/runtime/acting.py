@@ -19,8 +19,8 @@ from contextbus.runtime.host import Host
 from contextbus.runtime.journal import Journal
 from contextbus.runtime.journal_jetstream import JetStreamJournal
 from contextbus.runtime.journal_memory import MemoryJournal
-from contextbus.runtime.source_calls import SourceHandler
 from contextbus.runtime.streams import ensure
+from contextbus.runtime.worker_calls import SourceHandler
 from contextbus_protocol import codec, digests, subjects
 from contextbus_protocol.commands import CompileStep, ErrorReply, NewMessages, StepCompiled
 from contextbus_protocol.commit_requests import CommitHead, Record

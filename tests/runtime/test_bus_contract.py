@@ -14,7 +14,7 @@ from tests.runtime.acting import KINDS, Asker, Items, Kind, Storer, World, offer
 from contextbus.runtime.bus import Frame
 from contextbus.runtime.embedded import Server
 from contextbus.runtime.host import Host
-from contextbus.runtime.source_calls import SourceHandler
+from contextbus.runtime.worker_calls import SourceHandler
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.commands import ErrorReply, StepCompiled
 from contextbus_protocol.digests import digest_text
@@ -382,7 +382,7 @@ async def test_answers_for_nobody_are_dropped_and_counted(world: World) -> None:
     host = world.hosts.get("selection", world.client)
     late = codec.encode_message(Failed(run="unknown", token="t", source="s", code="x"))
     world.bus.publish(f"{host.inbox}.selection", late)
-    world.bus.publish(f"{host.inbox}.source.77", late)
+    world.bus.publish(f"{host.inbox}.worker.77", late)
     world.bus.publish(f"{host.inbox}.client.77", late)
     world.bus.publish(f"{host.inbox}.nothing", late)
     dead = codec.encode_message(Failed(run="run", token="dead flight", source="s", code="x"))

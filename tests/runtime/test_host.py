@@ -329,14 +329,14 @@ def test_time_left_is_what_the_last_attempt_brought_less_what_was_spent() -> Non
     arrivals.note(command)
     clock.moment += 2.0
     query = msgspec.structs.replace(_query(command), seconds_left=3.0)
-    assert arrivals.age_query(query).seconds_left == 1.0
+    assert arrivals.age_question(query).seconds_left == 1.0
     arrivals.note(msgspec.structs.replace(command, attempt=2))
-    assert arrivals.age_query(query).seconds_left == 3.0
+    assert arrivals.age_question(query).seconds_left == 3.0
     clock.moment += 9.0
-    assert arrivals.age_query(query).seconds_left == 0.0
+    assert arrivals.age_question(query).seconds_left == 0.0
     for _ in range(2):
         arrivals.note(step("t", "others"))
-    assert arrivals.age_query(query).seconds_left == 3.0  # forgotten: as it came
+    assert arrivals.age_question(query).seconds_left == 3.0  # forgotten: as it came
 
 
 def _query(command: CompileStep) -> Query:

@@ -216,7 +216,8 @@ class World:
                     self.send(to, message)
                 case Scatter(queries):
                     for query in queries:
-                        self._ask(query)
+                        if isinstance(query, Query):
+                            self._ask(query)
                 case Load():
                     load_state, load_next = catch_up.begin(effect, TENANT)
                     self._read(node, node.incarnation, load_state, load_next)

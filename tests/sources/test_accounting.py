@@ -17,7 +17,8 @@ from tests.sources.conftest import Ask
 from tests.sources.embedders import HashEmbedder
 
 from contextbus.runtime.bus import Bus, Frame
-from contextbus.runtime.source_calls import LocalSource
+from contextbus.runtime.worker_answers import SOURCES
+from contextbus.runtime.worker_calls import LocalWorker
 from contextbus.sources.accounting import (
     MAX_MODELS,
     Charge,
@@ -34,7 +35,7 @@ from contextbus_protocol import codec, subjects
 from contextbus_protocol.errors import LimitError
 from contextbus_protocol.package import ContextWarning
 from contextbus_protocol.questions import Accounting, Failed, Offered, Query
-from contextbus_protocol.values import MAX_SAFE_INTEGER, SourceSpec, SourceUsage
+from contextbus_protocol.values import MAX_SAFE_INTEGER, SourceUsage
 
 PAID = Accounting("run-1", "request-1")
 Rows = Sequence[object]
@@ -241,7 +242,7 @@ async def test_the_usage_comes_with_the_offer_in_one_process(ask: Ask) -> None:
 
     answers: asyncio.Queue[Offered | Failed] = asyncio.Queue()
     tasks: set[asyncio.Task[object]] = set()
-    LocalSource(SourceSpec("docs", "rag"), handler(docs), 8, tasks.add).call(ask(accounting=PAID), answers.put_nowait)
+    LocalWorker(SOURCES, "docs", handler(docs), 8, tasks.add).call(ask(accounting=PAID), answers.put_nowait)
     with anyio.fail_after(5):
         offered = await answers.get()
     assert isinstance(offered, Offered)

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 from tests.sources.conftest import Ask
 
-from contextbus.runtime.source_calls import LocalSource
+from contextbus.runtime.worker_answers import SOURCES
+from contextbus.runtime.worker_calls import LocalWorker
 from contextbus.sources.answers import MAX_ANSWER_BYTES, handler
 from contextbus.sources.interface import FunctionSource, candidate
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError
 from contextbus_protocol.questions import Failed, Offered, Query
-from contextbus_protocol.values import Candidate, Provenance, SourceSpec, SourceUsage
+from contextbus_protocol.values import Candidate, Provenance, SourceUsage
 
 GOOD = candidate("r", "a text", 1.0, 2, provenance=Provenance("asserted", ("host",)))
 Find = Callable[[Query], Awaitable[list[Candidate]]]
@@ -131,7 +132,7 @@ async def test_a_code_or_type_that_is_no_word_is_not_passed_on(ask: Ask, code: o
     # a function that a host calls without a handler of ours
     answers: asyncio.Queue[Offered | Failed] = asyncio.Queue()
     tasks: set[asyncio.Task[object]] = set()
-    LocalSource(SourceSpec("docs", "rag"), find, 8, tasks.add).call(ask(), answers.put_nowait)
+    LocalWorker(SOURCES, "docs", find, 8, tasks.add).call(ask(), answers.put_nowait)
     answer = await answers.get()
     assert isinstance(answer, Failed)
     assert (answer.code, answer.origin_code, answer.origin_type) == ("error", None, "LookupError")
@@ -149,7 +150,7 @@ async def test_what_a_function_calls_its_failure_is_a_word_or_not_told(ask: Ask)
 
         answers: asyncio.Queue[Offered | Failed] = asyncio.Queue()
         tasks: set[asyncio.Task[object]] = set()
-        LocalSource(SourceSpec("docs", "rag"), find, 8, tasks.add).call(query, answers.put_nowait)
+        LocalWorker(SOURCES, "docs", find, 8, tasks.add).call(query, answers.put_nowait)
         return await answers.get()
 
     assert await call(msgspec.structs.replace(plain, code=told, origin_code=told, origin_type=told)) == plain

@@ -31,7 +31,7 @@ class Send(Effect, frozen=True):
 
 
 class Scatter(Effect, frozen=True):
-    """Ask workers, all in one flush: of sources, or of a summariser.
+    """Ask sources or summarisers, all in one flush.
 
     An absent one comes back as ``Failed`` or ``SummaryFailed`` with code ``absent``.
     """

@@ -31,14 +31,17 @@ from contextbus.runtime.outbox import Arrivals, Outbox
 from contextbus.runtime.package_store import PackageStore
 from contextbus.runtime.reply_addresses import ReplyAddresses, TakeQuestion
 from contextbus.runtime.run_states import RunState
-from contextbus.runtime.source_calls import CONCURRENCY, LocalSource, SourceHandler
-from contextbus.runtime.source_questions import SourceQuestions
 from contextbus.runtime.trampoline import Actor, Trampoline
+from contextbus.runtime.worker_answers import SOURCES, SUMMARISERS
+from contextbus.runtime.worker_calls import CONCURRENCY, SourceHandler, SummariserHandler
+from contextbus.runtime.worker_questions import WorkerQuestions
+from contextbus.runtime.workers import Workers
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.compaction import Compact
 from contextbus_protocol.envelope import ReplyEncoding
 from contextbus_protocol.messages import AnyMessage
-from contextbus_protocol.questions import AskItems, Query
+from contextbus_protocol.questions import AskItems
 from contextbus_protocol.values import SourceSpec
 
 CACHED_RUNS: Final = 4096
@@ -47,7 +50,6 @@ QUEUED_PER_RUN: Final = 1024
 
 _MOST_SENT: Final = 65_536
 _ABSENCE_SECONDS: Final = 2.0
-_QUERIES: Final[frozenset[type]] = frozenset((Query,))
 
 _log = get_logger(__name__)
 
@@ -115,20 +117,27 @@ class Host:
         for actor in self._actors:
             self._routes[actor.subject] = (actor, actor.commands)
             self._routes[actor.address] = (actor, actor.answers)
-        self._sources: dict[str, LocalSource] = {}
-        self._served: set[str] = set()
         self._alarms = Alarms(self._trampoline, self.stats)
         flights = Flights(self._driver, self._trampoline, self._spawn)
         self._counter = itertools.count(1)
         self._addresses = ReplyAddresses(f"{self.inbox}.client")
-        self._questions = SourceQuestions(
+        self._questions = WorkerQuestions(
             tenant,
-            f"{self.inbox}.source",
+            f"{self.inbox}.worker",
             clock=self._clock,
             outbox=self._outbox,
             inbound=self._inbound,
             stats=self.stats,
             deliver=self._deliver_answer,
+        )
+        self._workers = Workers(
+            tenant,
+            self._questions,
+            arrivals=self._arrivals,
+            inbound=self._inbound,
+            send=self._send,
+            deliver=self._deliver_answer,
+            keep=self._keep,
         )
         self._sent: Expiring[tuple[Send, ...]] = Expiring(_MOST_SENT)
         self._subscriptions: list[Subscription] = []
@@ -150,9 +159,8 @@ class Host:
         self._inbox_subscription = await self._bus.subscribe(f"{self.inbox}.>", self._take_answer)
         for actor in self._actors:
             await self._serve(actor.name, actor.subject, actor.name, partial(self._take_command, actor))
-        for source in sorted(self._served):
-            subject, queue = subjects.query(self.tenant, source), subjects.encode_name(source)
-            await self._serve(source, subject, queue, partial(self._take_query, source))
+        for worker in self._workers.served():
+            await self._serve(worker.name, worker.subject, worker.queue, worker.take)
         # Whoever asks after this finds us; without a connection, the next one makes the subscriptions.
         with contextlib.suppress(BusUnavailableError):
             await self._bus.flush()
@@ -186,6 +194,7 @@ class Host:
                 self._inbox_subscription = None
             self._trampoline.close()
             self._alarms.close()
+            self._questions.close()
             if self._tasks:
                 for task in self._tasks:
                     task.cancel()
@@ -204,9 +213,13 @@ class Host:
             serve: Take the queries of other processes too, as one of the source's workers; to be said before the host
                 is entered.
         """
-        self._sources[spec.id] = LocalSource(spec, handler, concurrency, self._keep)
-        if serve:
-            self._served.add(spec.id)
+        self._workers.add(SOURCES, spec.id, handler, concurrency=concurrency, serve=serve)
+
+    def add_summariser(
+        self, name: str, handler: SummariserHandler, *, concurrency: int = CONCURRENCY, serve: bool = False
+    ) -> None:
+        """Answer the requests to a summariser in this process; ``name`` is its id, the rest as of ``add_source``."""
+        self._workers.add(SUMMARISERS, name, handler, concurrency=concurrency, serve=serve)
 
     def reply_address(self, take_question: TakeQuestion | None = None) -> tuple[str, asyncio.Future[AnyMessage]]:
         """Make an address for one answer, and what will hold it; cancelling the latter closes the address.
@@ -243,18 +256,9 @@ class Host:
 
         self._inbound.read(frame, accept)
 
-    def _take_query(self, source: str, frame: Frame) -> None:
-        encoding = encoding_of(frame)
-
-        def accept(query: AnyMessage) -> None:
-            if self._inbound.check(source, _QUERIES, query) and isinstance(query, Query):
-                self._sources[source].call(query, partial(self._send, query.reply_to, encoding=encoding))
-
-        self._inbound.read(frame, accept)
-
     def _take_answer(self, frame: Frame) -> None:
         kind, _, _ = frame.subject[len(self.inbox) + 1 :].partition(".")
-        if kind == "source":
+        if kind == "worker":
             self._questions.take(frame)
         elif kind == "client":
             self._take_client_answer(frame)
@@ -276,6 +280,7 @@ class Host:
         """Tell who waits at a reply address that the message did not reach anybody."""
         refusals = self._sent.take(reply, self._clock.elapsed())
         if refusals is None:
+            self._questions.lose(reply)
             self._addresses.fail(reply, "nobody serves this subject")
             return
         self.stats.refused += 1
@@ -315,7 +320,7 @@ class Host:
             self._answer_client(to, self._pass(message))
         else:
             reply = ""
-            if isinstance(message, AskItems | Place | Record):
+            if isinstance(message, AskItems | Place | Record | Compact):
                 # Not for an answer: there the server says when nobody serves the actor.
                 reply = f"{self.inbox}.sent.{next(self._counter)}"
                 refusals = routes.refuse(message, "busy", "no instance of the actor is running; send it again later")
@@ -348,12 +353,7 @@ class Host:
         self._send(effect.to, effect.message, effect.encoding)
 
     def _start_scatter(self, actor: Actor, entry: RunState, effect: Scatter) -> None:
-        for query in effect.queries:
-            source = self._sources.get(query.source)
-            if source is not None:
-                source.call(self._arrivals.age_query(query), partial(self._deliver_answer, actor))
-            else:
-                self._questions.ask(actor, query)
+        self._workers.scatter(actor, effect)
 
     def _start_timer(self, actor: Actor, entry: RunState, effect: Timer) -> None:
         self._alarms.set(actor, effect.run, effect.token, effect.seconds)

@@ -14,8 +14,10 @@ from contextbus.runtime.clock import Clock
 from contextbus.runtime.host_stats import HostStats
 from contextbus.runtime.logs import get_logger
 from contextbus.runtime.package_store import PackageStore
+from contextbus.runtime.worker_answers import Question
 from contextbus_protocol import codec
 from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.compaction import Compact, Summarise
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.envelope import Command, ReplyEncoding
 from contextbus_protocol.errors import ContextBusError
@@ -47,21 +49,22 @@ class Arrivals:
         """Remember when a command, or what stands for one, arrived; a later attempt brings its own time."""
         if isinstance(message, Command):
             self._put(message.run, message.command)
-        elif isinstance(message, Place | Record):
+        elif isinstance(message, Place | Record | Compact):
             self._put(message.run, message.head.command)
 
     def age(self, message: AnyMessage) -> AnyMessage:
         """Take from the time left what was spent since the command arrived."""
-        if isinstance(message, Query):
-            return self.age_query(message)
-        if isinstance(message, Place | Record):
+        if isinstance(message, Query | Summarise):
+            return self.age_question(message)
+        if isinstance(message, Place | Record | Compact):
             left = self._left(message.run, message.head.command, message.head.seconds_left)
             return msgspec.structs.replace(message, head=msgspec.structs.replace(message.head, seconds_left=left))
         return message
 
-    def age_query(self, query: Query) -> Query:
-        """Take from a query's time left what was spent since the command arrived."""
-        return msgspec.structs.replace(query, seconds_left=self._left(query.run, query.command, query.seconds_left))
+    def age_question(self, question: Question) -> Question:
+        """Take from the time left of a question to a worker what was spent since the command arrived."""
+        left = self._left(question.run, question.command, question.seconds_left)
+        return msgspec.structs.replace(question, seconds_left=left)
 
     def _put(self, run: str, command: str) -> None:
         self._moments[run, command] = self._clock.elapsed()

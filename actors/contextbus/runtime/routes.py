@@ -12,11 +12,13 @@ from typing import Final
 import msgspec
 
 from contextbus.actors.effects import Send
+from contextbus.runtime.worker_answers import SOURCES, SUMMARISERS
 from contextbus_protocol import subjects
 from contextbus_protocol.callbacks import AskCallback, CallbackAnswered
 from contextbus_protocol.commands import (
     AppendMessages,
     CancelCommand,
+    ClearHistory,
     CompileStep,
     CreateWorkingMemory,
     ErrorReply,
@@ -26,8 +28,10 @@ from contextbus_protocol.commands import (
     RedactPackages,
     ReportStep,
     RequestRefresh,
+    ResetCompaction,
 )
 from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.compaction import Compact, CompactionEnded, Summarise, Summarised, SummaryFailed
 from contextbus_protocol.envelope import Command, ReplyEncoding
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.memory_records import AllowRecords, Forget, ListRecords, Remember
@@ -38,15 +42,29 @@ from contextbus_protocol.subjects import ActorName
 
 COMMANDS: Final[dict[ActorName, frozenset[type]]] = {
     "selection": frozenset(
-        (CompileStep, OverflowStep, ReportStep, AppendMessages, RequestRefresh, RedactPackages, CancelCommand)
+        (
+            CompileStep,
+            OverflowStep,
+            ReportStep,
+            AppendMessages,
+            RequestRefresh,
+            RedactPackages,
+            ResetCompaction,
+            ClearHistory,
+            CancelCommand,
+        )
     ),
     "working-memory": frozenset((CreateWorkingMemory, PatchWorkingMemory, ReadWorkingMemory, AskItems, CancelCommand)),
     "placement": frozenset((Place, Record, CancelCommand)),
+    "compaction": frozenset((Compact, CancelCommand)),
 }
 ANSWERS: Final[dict[ActorName, frozenset[type]]] = {
-    "selection": frozenset((ItemsOffered, Offered, Failed, CallbackAnswered, Committed, Conflicted, Unstored)),
+    "selection": frozenset(
+        (ItemsOffered, Offered, Failed, CallbackAnswered, CompactionEnded, Committed, Conflicted, Unstored)
+    ),
     "working-memory": frozenset(),
     "placement": frozenset(),
+    "compaction": frozenset((Summarised, SummaryFailed, CallbackAnswered, Committed, Conflicted, Unstored)),
 }
 
 MOST_SECONDS = 86_400.0
@@ -72,9 +90,11 @@ def fill_reply(message: AnyMessage, reply: str, encoding: ReplyEncoding) -> AnyM
 
 def addresses(message: AnyMessage) -> tuple[str, ...]:
     """List the addresses at which a message asks to be answered."""
-    if isinstance(message, Place | Record):
+    if isinstance(message, Place | Record | Compact):
         return (message.head.reply_to, message.head.notify)
-    if isinstance(message, Command | AskItems | AskCallback | Query | Remember | Forget | ListRecords | AllowRecords):
+    if isinstance(message, Command | AskItems | AskCallback | Query | Summarise):
+        return (message.reply_to,)
+    if isinstance(message, Remember | Forget | ListRecords | AllowRecords):
         return (message.reply_to,)
     return ()
 
@@ -87,12 +107,12 @@ def is_address(subject: str, tenant: str) -> bool:
 
 def check(message: AnyMessage, tenant: str) -> Refusal | None:
     """Check what every message must keep to: its tenant, names that fit a subject, and time left."""
-    if isinstance(message, Place | Record):
+    if isinstance(message, Place | Record | Compact):
         head = message.head
         if head.run != message.run:
             return Refusal("invalid_request", "the head names another run than the message")
         return _check(head.tenant, head.run, head.command, head.seconds_left, tenant)
-    if isinstance(message, Command | Query):
+    if isinstance(message, Command | Query | Summarise):
         return _check(message.tenant, message.run, message.command, message.seconds_left, tenant)
     if isinstance(message, AskItems | CancelCommand | Remember | Forget | ListRecords | AllowRecords):
         return _check(message.tenant, message.run, "-", 1.0, tenant)
@@ -128,21 +148,35 @@ def _check_name(name: str) -> str | None:
 def refuse(message: AnyMessage, code: str, text: str) -> tuple[Send, ...]:
     """Tell who waits for a message that it came to nothing, in the form that it takes there.
 
-    Of what placement was to store, selection is told: it has the command and answers the client.
+    Of what placement was to store, who asked for it is told, and selection of a compaction: it has the command and
+    answers the client.
     """
     match message:
         case Place() | Record():
             head = message.head
             unstored = Unstored(run=message.run, token=head.token, part="run", code=code, message=text)
             return (Send(head.notify, unstored),)
+        case Compact():
+            head = message.head
+            ended = CompactionEnded(
+                run=message.run,
+                token=head.token,
+                evaluation=message.started.evaluation,
+                sequence=head.expected,
+                status="failed",
+                code=code,
+                message=text,
+            )
+            return (Send(head.notify, ended),)
         case Command():
             error = ErrorReply(run=message.run, command=message.command, code=code, message=text)
             return (Send(message.reply_to, error, message.reply_as),)
         case AskItems():
             return (Send(message.reply_to, ItemsOffered(run=message.run, token=message.token, code=code)),)
         case Query():
-            failed = Failed(run=message.run, token=message.token, source=message.source, code=_word(code))
-            return (Send(message.reply_to, failed),)
+            return (Send(message.reply_to, SOURCES.fail(message, _word(code))),)
+        case Summarise():
+            return (Send(message.reply_to, SUMMARISERS.fail(message, _word(code))),)
         case Remember() | Forget() | ListRecords() | AllowRecords():
             error = ErrorReply(run=message.run, command=message.message_id, code=code, message=text)
             return (Send(message.reply_to, error, message.reply_as),)
@@ -151,5 +185,5 @@ def refuse(message: AnyMessage, code: str, text: str) -> tuple[Send, ...]:
 
 
 def _word(code: str) -> str:
-    """The word for a failure among those that a source may give."""
+    """The word for a failure among those that a worker may give."""
     return {"deadline_exceeded": "timeout", "busy": "busy", "invalid_request": "malformed"}.get(code, "error")

@@ -13,11 +13,11 @@ import anyio
 import anyio.to_thread
 
 from contextbus.runtime.logs import get_logger
+from contextbus.runtime.user_functions import DEFAULT_THREADS, UserFunction
 from contextbus.sources.accounting import Charge
 from contextbus.sources.chunking import DEFAULT_TARGET_TOKENS
 from contextbus.sources.documents import DEFAULT_PATTERNS
 from contextbus.sources.embedding import Embed, Embedder
-from contextbus.sources.functions import DEFAULT_THREADS, UserFunction
 from contextbus.sources.interface import Answer, MalformedAnswerError, candidate, check_source
 from contextbus.sources.rag_index import IndexStoppedError, Progress, RagIndex, Refreshed
 from contextbus.sources.vectors import DimensionError, Near

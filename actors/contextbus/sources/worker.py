@@ -5,12 +5,12 @@ A worker takes the queries of its source from the queue group, answers each once
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Protocol, runtime_checkable
 
 import anyio
-import anyio.abc
 
 from contextbus.runtime.bus import Bus, BusUnavailableError, Frame, Subscription
 from contextbus.runtime.logs import get_logger
@@ -33,6 +33,8 @@ from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.questions import Failed, Offered, Query
 
 DRAIN_SECONDS: Final = 10.0
+CANCEL_SECONDS: Final = 1.0
+"""How long what was left is waited for, once it is cancelled, in seconds."""
 FIRST_BACKOFF_SECONDS: Final = 0.1
 LONGEST_BACKOFF_SECONDS: Final = 30.0
 MAX_WAITING: Final = 1024
@@ -88,7 +90,7 @@ class Worker:
         self._drain_seconds = drain_seconds
         self._waiting = 0
         self._idle = anyio.Event()
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def name(self) -> str:
@@ -103,7 +105,6 @@ class Worker:
             BusUnavailableError: the bus is not connected.
         """
         async with anyio.create_task_group() as background:
-            tasks: anyio.abc.TaskGroup = await background.start(self._hold)
             if isinstance(self._source, Kept):
                 background.start_soon(keep_running, self.name, self._source.keep)
             taken: list[Subscription] = []
@@ -113,21 +114,12 @@ class Worker:
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._drain(taken)
-                tasks.cancel_scope.cancel()
                 background.cancel_scope.cancel()
 
     async def run(self) -> None:
         """Serve until cancelled."""
         async with self.serve():
             await anyio.sleep_forever()
-
-    async def _hold(self, *, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:
-        """Hold the tasks of requests out of reach of a cancellation: what was taken is answered first."""
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
-                task_status.started(tasks)
-                await anyio.sleep_forever()
 
     async def _subscribe(self, taken: list[Subscription]) -> None:
         queue = subjects.encode_name(self.name)
@@ -146,6 +138,9 @@ class Worker:
                 await self._idle.wait()
         if self._waiting:
             _log.warning("worker_left_queries", source=self.name, count=self._waiting)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
 
     def _take_query(self, frame: Frame) -> None:
         message = self._decode(frame)
@@ -183,12 +178,16 @@ class Worker:
         self._reply(frame.reply, reply, frame.content_type)
 
     def _start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        if self._tasks is None or self._waiting >= MAX_WAITING:
+        if self._waiting >= MAX_WAITING:
             # Whoever asked treats silence as a late answer, and asks again.
             _log.warning("worker_dropped", source=self.name, reason="too many requests wait")
             return
         self._waiting += 1
-        self._tasks.start_soon(self._guard, work, *arguments)
+        # A task of the loop, in no group: a cancellation of the worker lets what was taken be answered first.  And a
+        # bus may call us outside of any task, where anyio cannot tell the loop once sniffio is installed.
+        task = asyncio.get_running_loop().create_task(self._guard(work, *arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         try:

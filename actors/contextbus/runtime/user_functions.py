@@ -47,7 +47,7 @@ class UserFunction:
             found = call(*arguments)
         else:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"source-{self._name}")
+                self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"contextbus-{self._name}")
             # Threads of its own, so that functions which do not end take up those and no others: later queries wait
             # for one within their deadline, and a query that is given up leaves its thread behind.
             context = contextvars.copy_context()

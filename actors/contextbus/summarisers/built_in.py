@@ -1,0 +1,64 @@
+"""The summariser that needs no model and no network (C.X.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from contextbus.core.estimate import make_estimator
+from contextbus.runtime.user_functions import UserFunction
+from contextbus.summarisers.interface import SummaryRequest
+from contextbus_protocol import subjects
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.errors import InvalidTypeError
+
+EXTRACTIVE_ID: Final = "extractive"
+
+Count = Callable[[str], int]
+"""Counts a text, in tokens."""
+
+
+class _Extract(Protocol):
+    def __call__(self, messages: Sequence[ChatMessage], max_tokens: int, count: Count) -> str: ...
+
+
+class ExtractiveSummariser:
+    """Picks what matters out of the messages, the same for the same messages; it runs in threads of its own.
+
+    Args:
+        id: The name of the summariser.
+        count: Counts a text, in tokens; the default estimator without it.
+
+    Raises:
+        InvalidTypeError: the id is not usable.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str = EXTRACTIVE_ID,  # noqa: A002  (the word that users write)
+        count: Count | None = None,
+    ) -> None:
+        subjects.encode_name(id)
+        self.id = id
+        self._count = make_estimator().count if count is None else count
+        # Loaded when it is wanted: its vocabulary is not small.
+        extract = cast("_Extract", import_module("contextbus.summarisers.extractive").extract_summary)
+        self._extract = UserFunction(extract, name=id, arguments=3)
+
+    async def summarise(self, request: SummaryRequest) -> str:
+        """Extract within the allowance."""
+        found = await self._extract(request.messages, request.max_output_tokens, self._count)
+        if not isinstance(found, str):
+            raise InvalidTypeError("an extract is a text")
+        return found
+
+
+def extractive_summariser(
+    *,
+    id: str = EXTRACTIVE_ID,  # noqa: A002  (the word that users write)
+    count: Count | None = None,
+) -> ExtractiveSummariser:
+    """Make the summariser that needs no model (C.X.9); arguments as of ``ExtractiveSummariser``."""
+    return ExtractiveSummariser(id=id, count=count)
