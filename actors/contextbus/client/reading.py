@@ -9,8 +9,9 @@ import msgspec
 
 from contextbus.actors import append
 from contextbus.actors.effects import Fetch, Load
-from contextbus.client.rendered import BlocksInPlace
+from contextbus.client.rendered import BlocksInPlace, CheckpointInPlace
 from contextbus.core.history import digest_message
+from contextbus.core.projection import applied
 from contextbus.core.run import fold_commit
 from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog
@@ -19,14 +20,14 @@ from contextbus_protocol import blobs, subjects
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.errors import InvalidTypeError, NotFoundError, error_of
-from contextbus_protocol.events import HistoryReplaced, MessagesAppended, StepCompiled
+from contextbus_protocol.events import HistoryCleared, HistoryReplaced, MessagesAppended, StepCompiled
 from contextbus_protocol.package import Block, Package
 
 AT_ONCE: Final = 64
 
 
 class RunContent(msgspec.Struct, frozen=True):
-    """A run with its texts: the fold, the source messages, and the placed blocks with their positions.
+    """A run with its texts: the fold, the source messages, the placed blocks with their positions, and a checkpoint.
 
     ``sent`` are the digests of the blocks that the steps of this reading sent, tails included (D.G.33): where a run is
     read on, those of the commits behind what was known.
@@ -36,6 +37,7 @@ class RunContent(msgspec.Struct, frozen=True):
     messages: tuple[ChatMessage, ...] = ()
     blocks: BlocksInPlace = BlocksInPlace()
     sent: tuple[str, ...] = ()
+    checkpoint: CheckpointInPlace | None = None
 
 
 async def read_part(
@@ -103,14 +105,36 @@ async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) 
     for event in events:
         if isinstance(event, HistoryReplaced):
             del messages[event.keep :]
+        elif isinstance(event, HistoryCleared):
+            messages.clear()
         elif isinstance(event, MessagesAppended):
             data = inputs.get(event.inputs)
             if data is None:
                 raise NotFoundError(f"messages of run {run!r} are no longer stored; start a new run")
             messages.extend(blobs.decode_input(data).messages)
     blocks = await _read_blocks(driver, state, known)
+    checkpoint = await _read_checkpoint(driver, state, known)
     sent = tuple(block.digest for e in events if isinstance(e, StepCompiled) for block in e.blocks)
-    return RunContent(state, tuple(messages), blocks, sent)
+    return RunContent(state, tuple(messages), blocks, sent, checkpoint)
+
+
+async def _read_checkpoint(driver: JournalDriver, state: RunState, known: RunContent) -> CheckpointInPlace | None:
+    """The texts of what stands in place of the history's beginning; known ones are not read again."""
+    checkpoint = applied(state)
+    if checkpoint is None:
+        return None
+    if known.checkpoint is not None and known.checkpoint.blob == checkpoint.replaced_by:
+        return known.checkpoint
+    data = (await read_blobs(driver, state.run, (checkpoint.replaced_by,))).get(checkpoint.replaced_by)
+    if data is None:
+        raise NotFoundError(f"the summary of run {state.run!r} is no longer stored; clear its history or start a new run")
+    return CheckpointInPlace(
+        blob=checkpoint.replaced_by,
+        source_count=checkpoint.source_count,
+        messages=blobs.decode_replacement(data).messages,
+        sources=tuple(fact.source for fact in checkpoint.replacement),
+        own=tuple(fact.digest for fact in checkpoint.replacement if fact.own),
+    )
 
 
 async def _read_blocks(driver: JournalDriver, state: RunState, known: RunContent) -> BlocksInPlace:

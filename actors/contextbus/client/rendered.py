@@ -11,6 +11,7 @@ from contextbus.core.payload import interleave, start_rendering
 from contextbus.core.persistent import Vector
 from contextbus.core.placed_blocks import link_block
 from contextbus.core.prefix import withhold_thinking
+from contextbus.core.projection import order_replacement
 from contextbus.core.rendering import Rendering
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.package import Package
@@ -60,6 +61,19 @@ class BlocksInPlace(msgspec.Struct, frozen=True):
         return self if found.chain == self.chain else found
 
 
+class CheckpointInPlace(msgspec.Struct, frozen=True):
+    """What stands in place of the first ``source_count`` source messages (C.L.1); ``blob`` names it.
+
+    ``sources`` are the indices of the source messages that its messages are, None where one is none.
+    """
+
+    blob: str
+    source_count: int
+    messages: tuple[ChatMessage, ...]
+    sources: tuple[int | None, ...]
+    own: tuple[str, ...] = ()
+
+
 class RenderedHistory(Mapping[str, Rendering]):
     """Renderings by target of one state of a history; made when asked for, grown from the state before.
 
@@ -68,6 +82,7 @@ class RenderedHistory(Mapping[str, Rendering]):
         blocks: the blocks in it.
         before: the renderings of an earlier state.
         stale: ranges of source messages whose thinking is left out (D.F.20).
+        checkpoint: what stands in place of the first of them.
     """
 
     def __init__(
@@ -76,21 +91,29 @@ class RenderedHistory(Mapping[str, Rendering]):
         blocks: BlocksInPlace,
         before: RenderedHistory | None = None,
         stale: tuple[tuple[int, int], ...] = (),
+        checkpoint: CheckpointInPlace | None = None,
     ) -> None:
         self.history = history
         self.blocks = blocks
         self.stale = stale
+        self.checkpoint = checkpoint
         self.made: dict[str, Rendering] = {}
         self.base: tuple[int, int, dict[str, Rendering]] = (0, 0, {})
-        if before is not None and before.is_prefix_of(history, blocks, stale):
+        if before is not None and before.is_prefix_of(history, blocks, stale, checkpoint):
             grown = {name: before[name] for name in before.made} or before.base[2]
             at = (before.history.count, len(before.blocks.items)) if before.made else before.base[:2]
             self.base = (*at, grown)
 
-    def is_prefix_of(self, history: SourceHistory, blocks: BlocksInPlace, stale: tuple[tuple[int, int], ...]) -> bool:
+    def is_prefix_of(
+        self,
+        history: SourceHistory,
+        blocks: BlocksInPlace,
+        stale: tuple[tuple[int, int], ...],
+        checkpoint: CheckpointInPlace | None = None,
+    ) -> bool:
         """Whether a later state only adds behind this one."""
         mine = self.history
-        if stale != self.stale or not history.begins_with(mine):
+        if stale != self.stale or _blob(checkpoint) != _blob(self.checkpoint) or not history.begins_with(mine):
             return False
         known = len(self.blocks.items)
         later = blocks.items
@@ -102,7 +125,7 @@ class RenderedHistory(Mapping[str, Rendering]):
             count, placed, grown = self.base
             base = grown.get(target)
             if base is None:
-                count, placed, base = 0, 0, start_rendering(target)
+                count, placed, base = self._begin(target)
             new = [e.message for e in self.history[count:] if e.message is not None]
             for start, end in self.stale:
                 for index in range(max(start, count), min(end, count + len(new))):
@@ -111,8 +134,28 @@ class RenderedHistory(Mapping[str, Rendering]):
             made = self.made[target] = base.extend(interleave(new, blocks))
         return made
 
+    def _begin(self, target: str) -> tuple[int, int, Rendering]:
+        """The rendering of what stands in place of the first source messages, with the blocks among them."""
+        base, checkpoint = start_rendering(target), self.checkpoint
+        if checkpoint is None:
+            return 0, 0, base
+        count = checkpoint.source_count
+        among = [block for block in self.blocks.items if block[0] <= count]
+        messages = [
+            withhold_thinking(message) if source is not None and self._is_stale(source) else message
+            for message, source in zip(checkpoint.messages, checkpoint.sources, strict=True)
+        ]
+        return count, len(among), base.extend(order_replacement(messages, checkpoint.sources, count, among))
+
+    def _is_stale(self, index: int) -> bool:
+        return any(start <= index < end for start, end in self.stale)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.made)
 
     def __len__(self) -> int:
         return len(self.made)
+
+
+def _blob(checkpoint: CheckpointInPlace | None) -> str:
+    return "" if checkpoint is None else checkpoint.blob

@@ -10,7 +10,7 @@ import msgspec
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.own_blocks import OwnBlocks
 from contextbus.client.reading import RunContent, read_run
-from contextbus.client.rendered import BlocksInPlace, RenderedHistory
+from contextbus.client.rendered import BlocksInPlace, CheckpointInPlace, RenderedHistory
 from contextbus.client.run_options import RunOptions
 from contextbus.client.sending import Sender, new_id
 from contextbus.core.handle import RunHandle
@@ -37,6 +37,7 @@ class RunHistory:
         self._driver = driver
         self._sender = sender
         self._blocks = BlocksInPlace()
+        self._checkpoint: CheckpointInPlace | None = None
         self._rendered = RenderedHistory(sender.handle.history, self._blocks)
         self._own = OwnBlocks()
         self._open_count = 0
@@ -56,11 +57,12 @@ class RunHistory:
         content = await read_run(self._driver, self.content, max(at_least, self.handle.seen))
         self.content = content
         self._sender.handle = self.handle.rebase(content.messages, content.state.sequence)
-        self._blocks = content.blocks
+        self._blocks, self._checkpoint = content.blocks, content.checkpoint
         if content.sent:
             self._own.send(content.sent)
-        self._own.replace(b.fact.digest for b in content.state.blocks)
-        self._rendered = RenderedHistory(self.handle.history, self._blocks)
+        summaries = () if self._checkpoint is None else self._checkpoint.own
+        self._own.replace((*(b.fact.digest for b in content.state.blocks), *summaries))
+        self._rendered = RenderedHistory(self.handle.history, self._blocks, checkpoint=self._checkpoint)
 
     def append(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages behind the history."""
@@ -124,7 +126,10 @@ class RunHistory:
         handle = self.handle
         if handle.kept < handle.base_count:
             self._blocks = self._blocks.keep(handle.kept)
-            self._own.replace(digest_message(message) for _, message in self._blocks.items)
+            if self._checkpoint is not None and handle.kept < self._checkpoint.source_count:
+                self._checkpoint = None  # it does not apply to what the history begins with now (C.L.4)
+            summaries = () if self._checkpoint is None else self._checkpoint.own
+            self._own.replace((*(digest_message(message) for _, message in self._blocks.items), *summaries))
         self._sender.handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
 
     async def take_step(self, answer: StepCompiled, package: Package) -> RenderedHistory:
@@ -135,11 +140,12 @@ class RunHistory:
         """
         self.acknowledge(answer)
         history = self._first(answer.count)
-        if (history.chain, self._blocks.chain) != (answer.chain, answer.blocks):
-            await self.load()  # messages or blocks came or went that this client knows nothing of (D.J.6)
+        known = "" if self._checkpoint is None else self._checkpoint.blob
+        if (history.chain, self._blocks.chain, known) != (answer.chain, answer.blocks, answer.checkpoint):
+            await self.load()  # messages or blocks came or went that this client knows nothing of (D.J.6, C.K.3)
             history = self._first(answer.count)
         blocks = self._blocks.before(history.count, package) if answer.stored else self._blocks
-        self._rendered = RenderedHistory(history, blocks, self._rendered, answer.stale_thinking)
+        self._rendered = RenderedHistory(history, blocks, self._rendered, answer.stale_thinking, self._checkpoint)
         self._open_count = history.count
         self._own.send(digest_message(m) for block in package.blocks for m in block.messages)
         if answer.prepared is None:
