@@ -1,0 +1,170 @@
+"""Claims: what a clause says about what, so that a later claim can take the place of an earlier one."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from contextbus.summarisers.extractive.cues import CHANGE, FUNCTION_WORDS, HEDGE, LABELS
+from contextbus.summarisers.extractive.thesaurus import find_concepts, is_attribute
+from contextbus.summarisers.extractive.values import MANNER, SETTINGS, Value, find_values
+
+_CLAUSE_END: Final = re.compile(r"[;；。！？]|[.!?](?=\s|$)")
+_WORD: Final = re.compile(
+    r"[\u3400-\u9fff々]+|[\u30a0-\u30ff]{2,}|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W\d_])+|[^\s\w]|[\x01\u3040-\u309f]+|\d+"
+)
+_STANDBY: Final = re.compile(r"(?<!\w)on[- ]call(?!\w)", re.IGNORECASE)
+_ASSIGNMENT: Final = re.compile(
+    r"^\s*(.{2,50}?)\s*(=|[:：]|(?<!\w)(?:is|are|ist|sind|lautet|heißt|est|es)(?!\w)|は)\s*(\S.{0,50}?)\s*[.。]?\s*$"
+)
+_OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
+_LONGEST_UNTYPED: Final = 6
+_STATE: Final = "state"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What one clause says: its values by kind, the concepts it is about, and their neighbours."""
+
+    values: tuple[tuple[str, str], ...]
+    topic: frozenset[str]
+    beside: tuple[tuple[str, tuple[str, ...]], ...]
+    start: int
+    end: int
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its values, each once, in order."""
+        return tuple(dict.fromkeys(kind for kind, _ in self.values))
+
+
+def is_change(text: str) -> bool:
+    """Whether a sentence says that something is other than it was."""
+    return CHANGE.search(text) is not None and HEDGE.search(text) is None
+
+
+def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
+    """The claims of a sentence that hold values, and all its values."""
+    values, rest = find_values(text, FUNCTION_WORDS)
+    claims: list[Claim] = []
+    start = 0
+    ends = [m.end() for m in _CLAUSE_END.finditer(rest)]
+    for end in dict.fromkeys((*ends, len(rest))):
+        inside = tuple((v.kind, v.text) for v in values if start <= v.start < end)
+        clause = rest[start:end]
+        if inside:
+            topic, beside = _find_topic(clause)
+            claims.append(Claim(inside, topic, beside, start, end))
+        elif (assigned := _read_assignment(clause, start, end)) is not None:
+            claims.append(assigned)
+        start = end
+    return tuple(claims), values
+
+
+def _read_assignment(clause: str, start: int, end: int) -> Claim | None:
+    """The claim of ``X: Y``, ``X = Y`` or ``X is Y`` without a value of a known kind."""
+    match = _ASSIGNMENT.match(clause)
+    if match is None or len(match[3].split()) > _LONGEST_UNTYPED:
+        return None
+    key = match[1].strip().lower()
+    if key.isupper() or key.split()[-1] in LABELS or match[1].isupper():
+        return None
+    topic, beside = _find_topic(match[1])
+    if not topic:
+        return None
+    sign = match[2]
+    kind = _STATE if sign in "=:：" else f"{_STATE}?"
+    return Claim(((kind, " ".join(match[3].lower().split())),), topic, beside, start, end)
+
+
+def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str, ...]], ...]]:
+    """The concepts of a clause, and for each the concepts that stand directly beside it.
+
+    The one before belongs to it ("trip costs"); the one behind does where a word such as "of" joins them.
+    """
+    row: list[str | None] = []
+    joined: list[bool] = []
+    for match in _WORD.finditer(_STANDBY.sub("oncall", clause)):
+        word = match[0].lower()
+        if word in {"-", "‐"}:  # noqa: RUF001  (a hyphen joins two words)
+            continue
+        if word in _OF:
+            joined.append(True)
+            row.append(None)
+        elif not (word[0].isalnum() and not word[0].isdigit()) or word in FUNCTION_WORDS or "\u3040" <= word[0] <= "\u309f":
+            joined.append(False)
+            row.append(None)
+        else:
+            for concept in find_concepts(word):
+                row.append(concept)
+                joined.append(False)
+    beside: dict[str, tuple[str, ...]] = {}
+    for index, concept in enumerate(row):
+        if concept is None:
+            continue
+        near: list[str] = []
+        before = row[index - 1] if index else None
+        if before is not None:
+            near.append(before)
+        if index + 2 < len(row) and joined[index + 1]:
+            behind = row[index + 2]
+            if behind is not None:
+                near.append(behind)
+        beside[concept] = (*beside.get(concept, ()), *near)
+    return frozenset(beside), tuple(beside.items())
+
+
+def replaces(newer: Claim, older: Claim, *, change: bool) -> bool:
+    """Whether a later claim takes the place of an earlier one.
+
+    Both have a value of one kind, and not the same; they are about the same thing.  What counts as the same depends on
+    how sure the later one is that something changed (``change``), and on whether the kind is a setting.
+    """
+    kinds = _shared_kinds(newer, older, change=change)
+    if not kinds or not _differ(newer, older, kinds):
+        return False
+    shared = newer.topic & older.topic
+    if not shared or _contrast(newer, older, shared):
+        return False
+    if newer.topic == older.topic:
+        return change or _STATE + "?" not in kinds
+    if kinds[0].startswith(_STATE):
+        return False
+    within = newer.topic <= older.topic or older.topic <= newer.topic
+    if within and (change or kinds[0] in SETTINGS):
+        return True
+    if not change:
+        return kinds[0] in SETTINGS and len(shared) > 1 and any(not is_attribute(c) for c in shared)
+    if all(is_attribute(c) for c in shared):
+        return False
+    return len(shared) * 5 >= len(newer.topic | older.topic)
+
+
+def closeness(newer: Claim, older: Claim) -> float:
+    """How much of what both are about they share, from 0 to 1."""
+    return len(newer.topic & older.topic) / max(1, len(newer.topic | older.topic))
+
+
+def _shared_kinds(newer: Claim, older: Claim, *, change: bool) -> tuple[str, ...]:
+    theirs = older.kinds
+    shared = tuple(kind for kind in newer.kinds if kind in theirs)
+    if not shared and change and any(k in MANNER for k in newer.kinds) and any(k in MANNER for k in theirs):
+        return MANNER
+    return tuple(sorted(shared, key=lambda kind: kind not in SETTINGS))
+
+
+def _differ(newer: Claim, older: Claim, kinds: tuple[str, ...]) -> bool:
+    mine = {v for v in newer.values if v[0] in kinds}
+    theirs = {v for v in older.values if v[0] in kinds}
+    return bool(theirs - mine)
+
+
+def _contrast(newer: Claim, older: Claim, shared: frozenset[str]) -> bool:
+    """Whether a shared word has beside it a word of each alone: "test database", "live database"."""
+    mine, theirs = dict(newer.beside), dict(older.beside)
+    only_mine, only_theirs = newer.topic - shared, older.topic - shared
+    return any(
+        any(c in only_mine for c in mine[word]) and any(c in only_theirs for c in theirs[word])
+        for word in sorted(shared)
+    )

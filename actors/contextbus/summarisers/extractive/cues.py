@@ -1,0 +1,229 @@
+"""Words that tell what a sentence is for, as small tables by language.
+
+A table holds function words and common verbs only.  A trailing ``*`` stands for any ending.  Languages that are not
+listed still work: their sentences are weighed by what else they hold (values, names, labels of the writer).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+# Chinese and Japanese write no spaces, so a word of theirs is found anywhere.
+_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+
+
+def _compile(*languages: Sequence[str]) -> re.Pattern[str]:
+    spaced: list[str] = []
+    unspaced: list[str] = []
+    for words in languages:
+        for word in words:
+            pattern = re.escape(word.rstrip("*")).replace(r"\ ", r"\s+")
+            if _UNSPACED.search(word):
+                unspaced.append(pattern)
+            else:
+                spaced.append(pattern + (r"\w*" if word.endswith("*") else ""))
+    parts = [rf"(?<![\w-])(?:{'|'.join(spaced)})(?![\w-])", *unspaced]
+    return re.compile("|".join(parts), re.IGNORECASE)
+
+
+DUTY: Final = _compile(
+    (
+        *("must", "must not", "mustn't", "never", "always", "do not", "don't", "may not", "shall", "shall not"),
+        *("have to", "has to", "required", "requires", "forbidden", "prohibited", "not allowed", "not permitted"),
+        *("no more than", "at most", "at least", "under no circumstances", "mandatory", "no exceptions"),
+    ),
+    (
+        *("muss", "müssen", "musst", "darf", "darfst", "dürfen", "nie", "niemals", "immer", "stets", "keinesfalls"),
+        *("auf keinen Fall", "verboten", "untersagt", "Pflicht", "höchstens", "mindestens", "ausnahmslos", "nicht ohne"),
+        *("unter keinen Umständen", "zwingend", "verbindlich"),
+    ),
+    ("doit", "doivent", "devez", "jamais", "toujours", "interdit*", "obligatoire*", "il faut", "au plus", "au moins"),
+    ("debe", "deben", "nunca", "siempre", "prohibido", "obligatorio", "hay que", "como máximo", "al menos"),
+    (
+        *("должен", "должна", "должно", "должны", "нельзя", "никогда", "всегда", "запрещено", "запрещается"),
+        *("обязательно", "обязан", "не более", "не менее", "ни в коем случае"),
+    ),
+    ("必ず", "絶対に", "てはいけ", "てはなら", "ないでください", "禁止", "なければなら", "しないこと", "以内", "常に", "厳禁"),
+)
+"""Duty and prohibition: what a standing rule says."""
+
+CARE: Final = _compile(
+    (
+        *("should", "should not", "only", "avoid", "make sure", "ensure", "unless", "until", "before", "without"),
+        *("keep", "stick to", "limit", "refrain", "instead of", "whenever", "nobody", "no one", "not later than"),
+    ),
+    (
+        *("soll", "sollen", "sollte", "nur", "ausschließlich", "vermeide*", "bevor", "bis", "ohne", "vor dem", "vor der"),
+        *("achte", "sofern", "solange", "kein", "keine", "keinen", "niemand", "erst nach", "spätestens", "statt"),
+    ),
+    ("seulement", "sauf", "avant", "sans", "évite*", "uniquement"),
+    ("solo", "salvo", "antes de", "sin", "evita*", "únicamente"),
+    ("только", "без", "до", "прежде чем", "следует", "избега*", "лишь", "вместо"),
+    ("だけ", "のみ", "前に", "まで", "場合は", "してください", "べき"),
+)
+"""Care and condition: weaker signs of a rule."""
+
+WISH: Final = _compile(
+    ("want", "wants", "prefer", "prefers", "would like", "would rather", "i'd rather", "i'd like", "please", "favour*"),
+    ("möchte*", "bevorzug*", "lieber", "wünsch*", "bitte", "hätte gern*", "mag"),
+    ("veux", "voudrais", "préfère*", "merci de", "s'il vous plaît", "souhait*"),
+    ("quiero", "quisiera", "prefier*", "por favor"),
+    ("хочу", "хотел*", "предпочита*", "пожалуйста", "лучше"),
+    ("希望", "お願い", "好み", "ほしい", "欲しい"),
+)
+"""Wish and preference."""
+
+CHANGE: Final = _compile(
+    (
+        *("now", "from now on", "new", "changed", "changes", "moved", "moves", "update", "updated", "no longer"),
+        *("instead", "switched", "replaced", "replaces", "rather", "henceforth", "going forward", "as of", "rotated"),
+        *("rotation", "renamed", "raised", "lowered", "increased", "reduced", "postponed", "extended", "correction"),
+        *("corrected", "previous", "actually", "rebased", "migrated", "took over", "takes over", "scratch that"),
+        *("revised", "shifted", "pushed back", "brought forward", "anymore"),
+    ),
+    (
+        *("jetzt", "nun", "ab sofort", "neu", "neue", "neuer", "neues", "neuen", "geändert", "ändert", "verschoben"),
+        *("aktualisiert", "nicht mehr", "künftig", "gewechselt", "ersetzt", "umbenannt", "erhöht", "gesenkt", "nunmehr"),
+        *("verlängert", "korrigiert", "Korrektur", "von nun an", "umgezogen", "übernimmt", "lieber", "doch", "inzwischen"),
+        *("Änderung", "heißt jetzt", "statt dessen", "stattdessen", "verlegt", "angehoben", "umgestellt"),
+    ),
+    ("maintenant", "désormais", "nouveau", "nouvelle", "changé", "déplacé*", "modifié*", "plutôt", "ne plus"),
+    ("ahora", "nuevo", "nueva", "cambi*", "a partir de ahora", "ya no", "actualizad*", "movid*"),
+    (
+        *("теперь", "отныне", "новый", "новая", "новое", "новые", "изменил*", "изменен*", "изменён*", "перенес*"),
+        *("перенос*", "обновлен*", "больше не", "вместо", "переименован*", "заменен*", "повышен*", "увеличен*"),
+        *("лучше", "переехал*", "сменил*"),
+    ),
+    ("今後", "これから", "新しい", "変更", "現在は", "更新", "に変わ", "移動し", "延期", "今は", "引き上げ", "改めて", "代わ"),
+)
+"""Change: what follows takes the place of what was said before."""
+
+DECISION: Final = _compile(
+    (
+        *("decided", "decision", "agreed", "we will", "we'll", "i will", "i'll", "i have", "chose", "chosen", "settled"),
+        *("confirmed", "completed", "done", "finished", "approved", "has been", "have been", "successfully", "go with"),
+    ),
+    (
+        *("entschieden", "beschlossen", "vereinbart", "Entscheidung", "wir werden", "gewählt", "bestätigt", "erledigt"),
+        *("abgeschlossen", "fertig", "genehmigt", "einigten"),
+    ),
+    ("décidé", "convenu", "terminé", "confirmé", "choisi"),
+    ("decidido", "acordado", "terminado", "confirmado", "elegido"),
+    ("решили", "решено", "договорились", "выбрали", "готово", "завершен*", "подтвержден*", "согласован*"),
+    ("決定", "決め", "合意", "完了", "承認", "採用"),
+)
+"""Decisions and finished work."""
+
+GOAL: Final = _compile(
+    (
+        *("goal", "objective", "aim", "task", "next step", "next up", "we are working on", "working on", "plan to"),
+        *("i want to", "i need to", "i'd like to", "i would like to", "i need help", "help me", "can you", "could you"),
+        *("we need to", "we want to", "i'm trying to", "i am trying to", "looking to", "i need you to"),
+    ),
+    (
+        *("Ziel", "Aufgabe", "nächster Schritt", "nächste Schritt", "ich brauche", "kannst du", "können Sie", "hilf mir"),
+        *("wir wollen", "wir arbeiten an", "ich will", "als Nächstes", "wir brauchen"),
+    ),
+    ("objectif", "but", "tâche", "prochaine étape", "pouvez-vous", "j'ai besoin", "je veux"),
+    ("objetivo", "tarea", "siguiente paso", "puedes", "necesito"),
+    ("цель", "задача", "следующий шаг", "нужно", "помоги*", "надо", "можешь", "можете"),
+    ("目的", "目標", "課題", "次は", "たいです", "必要が"),
+)
+"""Goals, requests and the next step."""
+
+OPEN: Final = _compile(
+    (
+        *("open question", "to be decided", "tbd", "undecided", "unclear", "pending", "waiting for", "awaiting"),
+        *("not yet decided", "still open", "remains open", "unresolved", "to be confirmed"),
+    ),
+    ("offene Frage", "offen", "ungeklärt", "unklar", "steht noch aus", "warten auf", "noch nicht entschieden"),
+    ("en attente", "à décider", "question ouverte"),
+    ("pendiente", "por decidir", "pregunta abierta"),
+    ("открытый вопрос", "не решено", "неясно", "ожида*", "под вопросом"),
+    ("未定", "未解決", "検討中", "保留", "待ち"),
+)
+"""Questions that nobody has answered yet."""
+
+FAILURE: Final = _compile(
+    (
+        *("error", "errors", "failed", "fails", "failing", "failure", "exception", "traceback", "denied", "timed out"),
+        *("timeout", "not found", "crash*", "broken", "refused", "unable to", "could not", "couldn't", "rejected"),
+        *("invalid", "fatal", "panic"),
+    ),
+    ("Fehler", "fehlgeschlagen", "scheiter*", "schlägt fehl", "abgestürzt", "Zeitüberschreitung", "abgelehnt", "kaputt"),
+    ("erreur", "échec", "échoué", "impossible", "refusé"),
+    ("error", "falló", "fallo", "rechazad*", "imposible"),
+    ("ошибка", "ошибки", "не удалось", "сбой", "отказано", "упал*", "не работает"),
+    ("エラー", "失敗", "例外", "拒否", "見つかりません", "できません"),
+)
+"""Failures."""
+
+LABELS: Final = frozenset(
+    (
+        "note notes todo fact facts rule rules warning tip hint reminder important question answer example info goal task "
+        "constraint requirement preference decision update summary problem issue ps fyi attention caution step hinweis "
+        "achtung wichtig regel fakt merke notiz frage antwort aufgabe ziel vorgabe beispiel änderung remarque attention "
+        "règle nota regla importante важно правило факт заметка вопрос внимание 注意 重要 規則 補足 質問 メモ"
+    ).split()
+)
+"""Words before a colon that name a kind of sentence, never a thing with a value."""
+
+HEDGE: Final = _compile(
+    ("maybe", "perhaps", "might", "could", "what if", "possibly", "suppose", "for example", "e.g.", "would"),
+    ("vielleicht", "könnte*", "eventuell", "möglicherweise", "zum Beispiel", "z.B.", "angenommen", "wäre*"),
+    ("peut-être", "pourrait", "par exemple"),
+    ("quizás", "podría", "por ejemplo"),
+    ("может быть", "возможно", "например", "мог бы"),
+    ("かもしれ", "たとえば", "例えば", "もし"),
+)
+"""Doubt and supposition: nothing is decided, so no earlier value is given up."""
+
+SELF: Final = _compile(
+    ("i", "i'm", "i'd", "i'll", "i've", "my", "me", "you", "your", "mine"),
+    ("ich", "mich", "mir", "mein*", "du", "dich", "dein*"),
+    ("je", "j'ai", "mon", "ma", "mes", "vous", "votre"),
+    ("yo", "mi", "mis", "usted", "tú"),
+    ("я", "мне", "меня", "мой", "моя", "ты", "вы", "вам", "ваш*"),
+    ("私", "僕", "あなた"),
+)
+"""First and second person: the line says who spoke."""
+
+COURTESY: Final = re.compile(
+    r"^(?:(?:ok(?:ay)?|yes|no|sure|great|perfect|thanks?(?: you)?(?: (?:so|very) much)?|hi|hello|hey|noted|got it|understood"
+    r"|alright|right|good(?: (?:morning|day|evening))?|you'?re welcome|of course|certainly|absolutely|acknowledged"
+    r"|ja|nein|gut|danke|hallo|alles klar|verstanden|gern(?:e)?|klar|in ordnung|oui|non|merci|bonjour|sí|gracias|hola"
+    r"|да|нет|спасибо|хорошо|понятно|привет|はい|いいえ|了解(?:です|しました)?|ありがとう(?:ございます)?)"
+    r"(?:[\s,.!;:、。！]+|$))+",
+    re.IGNORECASE,
+)
+"""Greetings, thanks and acknowledgements at the head of a sentence."""
+
+FUNCTION_WORDS: Final = frozenset(
+    (
+        "a an the this that these those it its they them their there here we our us he she his her i my me you your "
+        "is are was were be been being has have had do does did will would shall should can could may might must "
+        "and or but nor so if then than as at by for from in into of off on onto onto out over to under up with within "
+        "without about after before until unless during between through per via not no never always only ever every "
+        "each any all some both either neither more most less least very just also too still yet again now new old "
+        "from-now quick please let lets keep make made get got go goes gets show shows use used using take taken put set stay stays "
+        "who what when where which how why while because since please today tomorrow yesterday week month year day "
+        "update updated note changed change changes moved move moves switched previous longer instead rather below "
+        "above exactly already actually currently current latest effective immediately henceforth forward going "
+        "total explicit user users wants want prefers prefer like likes one ones other others same first last "
+        "der die das den dem des ein eine einen einem einer eines dies diese dieser dieses es sie er wir uns unser "
+        "unsere unserem unseren unserer ihr ihre ich du mein meine dein ist sind war waren sein wird werden wurde hat "
+        "haben hatte kann können soll sollen muss müssen darf dürfen und oder aber wenn dann als an am auf aus bei beim "
+        "bis durch für gegen hinter im in ins mit nach neben ohne seit über um unter von vom vor zu zum zur zwischen "
+        "nicht kein keine keinen nie niemals immer nur noch schon auch so sehr mehr jetzt nun neu neue neuer neues neuen "
+        "ab sofort künftig bitte lieber doch heute morgen gestern woche monat jahr tag geändert ändert verschoben liegt "
+        "gilt lautet beträgt bleibt läuft steht "
+        "le la les un une des du de et ou mais si est sont dans sur pour par avec sans ne pas plus ce cette nous vous "
+        "el los las una unos y o pero es son en con sin por para no más este esta nosotros "
+        "и или но не ни на в во с со к ко у о об от до за из по под при для без это этот эта эти тот та те он она они мы "
+        "вы я нас наш наша наше наши их его ее её был была было были есть будет что как так же только уже еще ещё теперь "
+        "новый новая новое новые всегда никогда пожалуйста сейчас сегодня завтра"
+    ).split()
+)
+"""Words that say nothing about what a sentence is about."""

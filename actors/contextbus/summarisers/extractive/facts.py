@@ -1,0 +1,259 @@
+"""Facts: what a range says, by class, with later values in the place of earlier ones (C.X.9)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from contextbus.summarisers.extractive.claims import Claim, closeness, find_claims, is_change, replaces
+from contextbus.summarisers.extractive.cues import CARE, DECISION, DUTY, FAILURE, GOAL, HEDGE, OPEN, SELF, WISH
+from contextbus.summarisers.extractive.segments import Section, Segment
+from contextbus.summarisers.extractive.thesaurus import is_attribute
+from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value
+
+_QUESTION: Final = re.compile(r"[?？؟]\s*$")
+_SPEAKER: Final = re.compile(r"^(?:user|assistant): ")
+_RECENT_OF_A_CONCEPT: Final = 16
+_OFF: Final = (
+    r"(?:from|instead of|rather than|not|formerly|previously|was|von|vom|statt|anstelle von|bisher|с|со|вместо|не|de"
+    r"|au lieu de|en vez de)"
+)
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """One statement of a range: its line, its class, how much it matters, and what it claims.
+
+    ``message`` is the index of its message; ``carried`` says that an earlier summary had it.
+    """
+
+    text: str
+    section: Section
+    score: float
+    message: int
+    speaker: str
+    claims: tuple[Claim, ...] = ()
+    values: tuple[Value, ...] = ()
+    carried: bool = False
+
+
+class Turns(msgspec.Struct, frozen=True):
+    """Which messages come last and first, by role: -1 where there is none."""
+
+    last_user: int
+    last_assistant: int
+    first_user: int
+
+
+def collect_facts(segments: Iterable[Segment], turns: Turns) -> tuple[tuple[Fact, ...], frozenset[str]]:
+    """The facts that still hold, in the order in which they were said.
+
+    Returns:
+        The facts, and the values that were given up, in lower case.
+    """
+    ledger = _Ledger()
+    for segment in segments:
+        fact = make_fact(segment, turns)
+        if fact is not None:
+            ledger.add(fact)
+    return ledger.live(), frozenset(ledger.retired)
+
+
+def make_fact(segment: Segment, turns: Turns) -> Fact | None:
+    """What a segment says, or None where it is an answered question or an empty phrase."""
+    text = segment.text
+    said = _SPEAKER.sub("", text) if segment.section is not None else text
+    is_question = _QUESTION.search(said) is not None
+    section = segment.section
+    if section is None:
+        section = _classify(segment, is_question=is_question, turns=turns)
+    elif section == "Open" and is_question and _is_answered(text, segment.message, turns):
+        section = None
+    if section is None:
+        return None
+    claims, values = ((), ()) if is_question else find_claims(said)
+    if section == "Notes" and (values or claims or segment.marked) and segment.section is None:
+        section = "Values"
+    if section == "Notes" and segment.section is None and segment.speaker == "assistant" and len(said) < _SHORTEST_NOTE:
+        return None
+    score = _score(segment, section, said, values, turns)
+    if segment.section is None and (is_question or SELF.search(said)) and segment.speaker != "summary":
+        text = f"{segment.speaker}: {said}"
+    carried = segment.section is not None
+    return Fact(text, section, score, segment.message, segment.speaker, claims, values, carried)
+
+
+_SHORTEST_NOTE: Final = 40
+_BASE: Final[dict[Section, float]] = {
+    "Goal": 8,
+    "Constraints": 7,
+    "Decisions": 6,
+    "Values": 6,
+    "Open": 7,
+    "Failures": 6,
+    "Tool calls": 2,
+    "Notes": 2,
+    "References": 1,
+}
+
+
+def _classify(segment: Segment, *, is_question: bool, turns: Turns) -> Section | None:
+    text, person = segment.text, segment.speaker != "assistant"
+    if is_question:
+        if person and GOAL.search(text):
+            return "Goal"
+        return None if _is_answered(f"{segment.speaker}: ", segment.message, turns) else "Open"
+    if OPEN.search(text):
+        return "Open"
+    wants = GOAL.search(text) is not None
+    if person and wants and not DUTY.search(text):
+        return "Goal"
+    if DUTY.search(text) or (person and (CARE.search(text) or WISH.search(text) or text.startswith(("No ", "If ")))):
+        return "Constraints"
+    if FAILURE.search(text):
+        return "Failures"
+    if DECISION.search(text):
+        return "Decisions"
+    return "Goal" if wants and segment.marked else "Notes"
+
+
+def _is_answered(text: str, message: int, turns: Turns) -> bool:
+    return (turns.last_user if text.startswith("assistant") else turns.last_assistant) > message
+
+
+def _score(segment: Segment, section: Section, said: str, values: Sequence[Value], turns: Turns) -> float:
+    score = _BASE[section]
+    if DUTY.search(said):
+        score += 3
+    score += min(3, sum(1 for v in values if v.kind not in SETTINGS)) + min(1, len(values))
+    if is_change(said):
+        score += 2
+    if segment.marked:
+        score += 3
+    if segment.speaker == "assistant":
+        score *= 0.6
+    elif segment.message == turns.first_user:
+        score += 2
+    return score + (1 if segment.section is not None else 0)
+
+
+class _Ledger:
+    """Facts as they come; a later one takes out what it replaces."""
+
+    def __init__(self) -> None:
+        self.retired: dict[str, None] = {}
+        self._facts: list[Fact | None] = []
+        self._lines: dict[str, int] = {}
+        self._by_concept: dict[str, list[int]] = {}
+        self._by_value: dict[tuple[str, str], list[int]] = {}
+
+    def live(self) -> tuple[Fact, ...]:
+        return tuple(fact for fact in self._facts if fact is not None)
+
+    def add(self, fact: Fact) -> None:
+        line = " ".join(fact.text.lower().split())
+        at = self._lines.get(line)
+        if at is not None and self._facts[at] is not None:
+            return
+        fact = self._replace(fact)
+        self._lines[line] = len(self._facts)
+        self._put(fact)
+
+    def _put(self, fact: Fact) -> None:
+        number = len(self._facts)
+        self._facts.append(fact)
+        for claim in fact.claims:
+            for concept in sorted(claim.topic):
+                self._by_concept.setdefault(concept, []).append(number)
+            for value in claim.values:
+                self._by_value.setdefault(value, []).append(number)
+
+    def _replace(self, fact: Fact) -> Fact:
+        """Take out what a new fact replaces; it takes over the class and the weight of that."""
+        change = is_change(fact.text)
+        if HEDGE.search(fact.text):
+            return fact
+        for claim in fact.claims:
+            found = [
+                (number, old)
+                for number in self._near(claim)
+                for old in self._claims(number)
+                if self._may_replace(fact, self._facts[number], change=change) and replaces(claim, old, change=change)
+            ]
+            if not found:
+                continue
+            number, best = max(found, key=lambda each: (closeness(claim, each[1]), each[0]))
+            gone = {n: old for n, old in found if old.topic == best.topic or set(old.values) & set(best.values)}
+            gone[number] = best
+            stale = tuple(v for v in best.values if v[0] in claim.kinds and v not in claim.values) or best.values
+            for value in stale:
+                for other in self._by_value.get(value, ())[-_RECENT_OF_A_CONCEPT:]:
+                    for old in self._claims(other):
+                        if value in old.values and any(not is_attribute(c) for c in old.topic & best.topic):
+                            gone[other] = old
+            fact = self._take_over(fact, gone, stale)
+        return fact
+
+    def _near(self, claim: Claim) -> tuple[int, ...]:
+        near: dict[int, None] = {}
+        for concept in sorted(claim.topic):
+            near.update(dict.fromkeys(self._by_concept.get(concept, ())[-_RECENT_OF_A_CONCEPT:]))
+        return tuple(sorted(near))
+
+    def _claims(self, number: int) -> tuple[Claim, ...]:
+        fact = self._facts[number]
+        return () if fact is None else fact.claims
+
+    @staticmethod
+    def _may_replace(newer: Fact, older: Fact | None, *, change: bool) -> bool:
+        if older is None or (newer.carried and older.carried):
+            return False
+        if newer.message == older.message or (newer.speaker == "assistant" and older.speaker != "assistant"):
+            return change
+        return True
+
+    def _take_over(self, fact: Fact, gone: dict[int, Claim], stale: Sequence[tuple[str, str]]) -> Fact:
+        text, score, section = fact.text, fact.score, fact.section
+        for kind, value in stale:
+            text = _cut_off(text, value)
+            if kind in EXACT or kind in {"date", "money", "name"}:
+                self.retired[value] = None
+        for number in sorted(gone):
+            older = self._facts[number]
+            if older is None:
+                continue
+            self._facts[number] = None
+            score = max(score, older.score)
+            if section in {"Notes", "Values", "Decisions"} and older.section in {"Constraints", "Goal"}:
+                section = older.section
+            rest = _without(older, gone[number], tuple(v for _, v in stale))
+            if rest is not None:
+                self._facts[number] = rest
+        return msgspec.structs.replace(fact, text=text, score=score, section=section)
+
+
+def _cut_off(text: str, value: str) -> str:
+    """A text without the value it says is over: "from 3 May to 9 May" becomes "to 9 May"."""
+    at = re.escape(value).replace(r"\ ", r"\s+")
+    pattern = rf"[\s,(（]*(?<!\w){_OFF}\s+(?:the\s+|dem\s+|den\s+)?{at}[)）]?(?!\w)|{at}(?:から|ではなく)"
+    cut = re.sub(pattern, "", text, flags=re.IGNORECASE)
+    return " ".join(cut.split()) or text
+
+
+def _without(fact: Fact, claim: Claim, stale: tuple[str, ...]) -> Fact | None:
+    """What is left of a fact without the part that a later one replaced; None where nothing of use is left."""
+    prefix = _SPEAKER.match(fact.text)
+    said = fact.text[prefix.end() :] if prefix is not None else fact.text
+    clauses = re.split(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、", said)
+    kept = [c for c in clauses if c and not any(value in " ".join(c.lower().split()) for value in stale)]
+    rest = " ".join(kept).strip(" ,;")
+    if not kept or len(kept) == len(clauses):
+        return None
+    claims, values = find_claims(rest)
+    lost = {v for v in claim.values if v[0] in SETTINGS}
+    if lost or not any(v.kind in EXACT or v.kind in {"date", "money", "name"} for v in values):
+        return None
+    text = f"{prefix[0] if prefix is not None else ''}{rest}"
+    return msgspec.structs.replace(fact, text=text, claims=claims, values=values)

@@ -1,0 +1,134 @@
+"""Segments: messages cut into lines and sentences, and what an earlier summary says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from contextbus.core.media import strip_data_uris
+from contextbus.summarisers.extractive.cues import COURTESY, LABELS
+from contextbus_protocol.chat import ChatMessage, Document, Text
+from contextbus_protocol.digests import clean_text
+
+Speaker = Literal["user", "assistant", "summary"]
+Section = Literal["Goal", "Constraints", "Decisions", "Values", "Open", "Failures", "Tool calls", "Notes", "References"]
+SECTIONS: Final[tuple[Section, ...]] = (
+    *("Goal", "Constraints", "Decisions", "Values", "Open", "Failures", "Tool calls", "Notes", "References"),
+)
+"""The labels of a summary, in the order of the text."""
+
+SUMMARY_LABEL: Final = "Previous conversation summary:\n"
+LONGEST_STATEMENT: Final = 300
+"""Characters that one line of a summary may hold of one statement."""
+
+_LONGEST_WHOLE: Final = 200
+_LONGEST_TEXT: Final = 100_000
+_ARCHIVED: Final = re.compile(r"^Archived: context://archive/[0-9a-f]{64}$")
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufffd]+")
+_BREAK: Final = re.compile(r"\r\n?|[\u2028\u2029\x0b\x0c\x85]")
+_DATA_URI: Final = re.compile(r"data:[\w.+/-]{0,80}(?:;[\w=.+-]{1,80}){0,4},\S*")
+_BLOB: Final = re.compile(r"[A-Za-z0-9+/=_-]{121,}")
+_FENCED: Final = re.compile(r"^```.*?^```[^\n]*$", re.DOTALL | re.MULTILINE)
+_MARKUP: Final = re.compile(r"^(?:\s|#{1,6}\s|[-*•+>|]\s|\d{1,3}[.)]\s)+")
+_SENTENCE_END: Final = re.compile(r"(?<=[^\W\d_]{3}[.!?])\s+|(?<=[\d)\"'”»%][.!?])\s+(?=[^\s\da-z])|(?<=[。！？])|(?<=[?؟])\s+")
+_CAPITAL_LABEL: Final = re.compile(r"^((?:[^\W\d_]+[ -]?){1,3})[:：]\s*(?=\S)")
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A line or sentence.
+
+    ``message`` is the index of its message, ``marked`` says that the writer put a label such as "NOTE:" before it, and
+    ``section`` is where an earlier summary had it.
+    """
+
+    text: str
+    speaker: Speaker
+    message: int
+    marked: bool = False
+    section: Section | None = None
+
+
+def clean(text: str) -> str:
+    """A text without control characters and without base64; lone surrogates and what replaced them go too."""
+    plain = _BREAK.sub("\n", clean_text(text[:_LONGEST_TEXT]))
+    plain, _ = strip_data_uris(plain)
+    plain = _BLOB.sub(" ", _DATA_URI.sub(" ", plain))
+    return _CONTROL.sub(" ", plain)
+
+
+def clip(text: str, longest: int = LONGEST_STATEMENT) -> str:
+    """A text of at most so many characters, on one line, cut between words where it can be."""
+    line = " ".join(text.split())
+    if len(line) <= longest:
+        return line
+    cut = line[: longest - 1]
+    space = cut.rfind(" ", longest // 2)
+    return (cut[:space] if space > 0 else cut) + "…"
+
+
+def read_text(message: ChatMessage) -> str:
+    """The text parts of a message, and the text of its documents, cleaned."""
+    texts: list[str] = []
+    for part in message.content:
+        if isinstance(part, Text):
+            texts.append(part.text)
+        elif isinstance(part, Document) and part.text is not None:
+            texts.append(part.text)
+    return clean("\n".join(texts))
+
+
+def is_summary(message: ChatMessage) -> bool:
+    """Whether a message is an earlier summary (C.E.2)."""
+    first = message.content[0] if message.content else None
+    return message.role == "user" and isinstance(first, Text) and first.text.startswith(SUMMARY_LABEL)
+
+
+def cut_summary(text: str, message: int) -> Iterator[Segment]:
+    """The lines of an earlier summary, each with the label it stood under; the label and the archive line go (C.X.8).
+
+    A summary that a model wrote has other labels or none; its lines are then read like any other.
+    """
+    section: Section | None = None
+    labels = {f"{label}:": label for label in SECTIONS}
+    for line in text.removeprefix(SUMMARY_LABEL).split("\n"):
+        stripped = line.strip()
+        if not stripped or _ARCHIVED.match(stripped):
+            continue
+        if stripped in labels:
+            section = labels[stripped]
+        elif section is not None and line.startswith("- "):
+            yield Segment(stripped[2:].strip(), "summary", message, section=section)
+        else:
+            section = None
+            yield from cut_text(stripped, "summary", message)
+
+
+def cut_text(text: str, speaker: Speaker, message: int) -> Iterator[Segment]:
+    """The statements of a text: its short lines as they are, its long ones by sentence.  Code in fences is left out."""
+    for line in _FENCED.sub("", text).split("\n"):
+        stripped = " ".join(_MARKUP.sub("", line).replace("**", "").split())
+        if not stripped:
+            continue
+        whole = len(stripped) <= _LONGEST_WHOLE and not any(sign in stripped for sign in "?？؟")
+        for piece in (stripped,) if whole else _SENTENCE_END.split(stripped):
+            segment = _make(piece, speaker, message)
+            if segment is not None:
+                yield segment
+
+
+def _make(piece: str, speaker: Speaker, message: int) -> Segment | None:
+    text = piece.strip()
+    label = _CAPITAL_LABEL.match(text)
+    marked = False
+    if label is not None:
+        word = label[1].strip()
+        if (word.isupper() and len(word) > 1) or word.lower() in LABELS:
+            text, marked = text[label.end() :], True
+    if not marked:
+        text = text[m.end() :] if (m := COURTESY.match(text)) is not None else text
+    if sum(1 for c in text[:40] if c.isalnum()) < 2:  # noqa: PLR2004  (one letter or none says nothing)
+        return None
+    return Segment(clip(text), speaker, message, marked)
