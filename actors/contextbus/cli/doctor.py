@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import platform
 import sqlite3
@@ -95,7 +96,15 @@ def doctor(
 
 
 def _look_at_machine(place: options.Place) -> tuple[Check, ...]:
-    return (_python(), _full_text(), _uvloop(), *_tokenizers(), _binary(needed=place.nats is None), _data(place))
+    return (
+        _python(),
+        _full_text(),
+        _uvloop(),
+        *_tokenizers(),
+        *map(_sdk, ("openai", "anthropic")),
+        _binary(needed=place.nats is None),
+        _data(place),
+    )
 
 
 def _python() -> Check:
@@ -130,6 +139,13 @@ def _tokenizers() -> tuple[Check, ...]:
         else Check(f"tokenizer {name}", "note", "not at hand; the estimator counts instead", loaded.absent[name])
         for name in TOKENIZER_NAMES
     )
+
+
+def _sdk(name: str) -> Check:
+    if importlib.util.find_spec(name) is None:
+        fix = f"for summaries by such a model: pip install 'contextbus[{name}]'"
+        return Check(f"SDK {name}", "note", "not installed", fix)
+    return Check(f"SDK {name}", "ok", f"{importlib.metadata.version(name)} is installed")
 
 
 def _binary(*, needed: bool) -> Check:

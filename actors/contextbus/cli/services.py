@@ -27,10 +27,11 @@ from contextbus.cli.serving import (
     open_link,
     serve_actors,
     serve_sources,
+    serve_summarisers,
     wait_for_end,
     wait_until_served,
 )
-from contextbus.cli.sources import Served, open_sources, plan, stop_first
+from contextbus.cli.sources import Names, Served, open_workers, plan, stop_first
 from contextbus.runtime.embedded import Durability
 from contextbus.runtime.package_store import PackageStore
 from contextbus.runtime.sweeping import sweeping
@@ -100,10 +101,13 @@ def register(app: typer.Typer) -> None:
 
 def up(
     docs: options.Docs = None,
-    worker: Annotated[list[Path] | None, typer.Option(metavar="FILE.py", help="Sources of your own.")] = None,
+    worker: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE.py", help="Sources and summarisers of your own.")
+    ] = None,
     skills: options.Skills = None,
     memory: Annotated[bool, typer.Option(help="Serve memory records.")] = True,
     transcript: Annotated[bool, typer.Option(help="Serve what was said in earlier runs.")] = True,
+    extractive: Annotated[bool, typer.Option(help="Serve the summariser that needs no model.")] = True,
     processes: Annotated[
         bool, typer.Option("--processes", help="Every actor and worker as a process of its own, restarted if it dies.")
     ] = False,
@@ -117,7 +121,7 @@ def up(
     replicas: options.Replicas = 1,
     as_json: options.Json = False,
 ) -> None:
-    """Run the server, the actors and the sources until Ctrl-C.
+    """Run the server, the actors, the sources and the summarisers until Ctrl-C.
 
     Without --nats a nats-server is started on the data folder, or the one that runs there is used. --json prints one
     line with how to connect, once all is ready.
@@ -126,20 +130,26 @@ def up(
     async def work() -> int:
         place = options.find_place(data, nats, tenant, replicas)
         served = Served(
-            docs=tuple(docs or ()), files=tuple(worker or ()), skills=skills, memory=memory, transcript=transcript
+            docs=tuple(docs or ()),
+            files=tuple(worker or ()),
+            skills=skills,
+            memory=memory,
+            transcript=transcript,
+            extractive=extractive,
         )
         await inputs.check_docs(served.docs)
         await anyio.to_thread.run_sync(inputs.check_skills, skills)
-        sources, programs = await anyio.to_thread.run_sync(plan, place, served, label)
+        names, programs = await anyio.to_thread.run_sync(plan, place, served, label)
         kept: Durability = durability.value
-        async with open_link(place, "contextbus-up", start=True, durability=kept, label=label) as link:
-            names = (*ACTORS, *sources)
-            async with sweeping(PackageStore(link.journal, link.tenant)):
-                if processes:
-                    return await _supervise(place, link, programs, names, url_file, debug=debug, as_json=as_json)
-                async with _serve_here(place, link, served, debug=debug):
-                    _tell(place, link, names, {}, url_file, as_json=as_json)
-                    return _lost(await wait_for_end(link))
+        async with (
+            open_link(place, "contextbus-up", start=True, durability=kept, label=label) as link,
+            sweeping(PackageStore(link.journal, link.tenant)),
+        ):
+            if processes:
+                return await _supervise(place, link, programs, names, url_file, debug=debug, as_json=as_json)
+            async with _serve_here(place, link, served, debug=debug):
+                _tell(place, link, names, {}, url_file, as_json=as_json)
+                return _lost(await wait_for_end(link))
 
     run(work, as_json=as_json, serves=True)
 
@@ -165,18 +175,21 @@ def run_actor(
             open_link(place, f"contextbus-{actor}", start=False, label=label) as link,
             serve_actors(link, [actor]),
         ):
-            _tell(place, link, (actor,), {}, None, as_json=as_json)
+            _tell(place, link, Names(actors=(actor,)), {}, None, as_json=as_json)
             return _lost(await wait_for_end(link))
 
     run(work, as_json=as_json, serves=True)
 
 
 def run_worker(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE.py]", help="Serve every @source of this file.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.py]", help="Serve every @source and @summariser of this file.")
+    ] = None,
     docs: options.Docs = None,
     skills: options.Skills = None,
     memory: Annotated[bool, typer.Option("--memory", help="Serve memory records.")] = False,
     transcript: Annotated[bool, typer.Option("--transcript", help="Serve what was said in earlier runs.")] = False,
+    extractive: Annotated[bool, typer.Option("--extractive", help="Serve the summariser that needs no model.")] = False,
     source_id: Annotated[
         str | None,
         typer.Option(
@@ -190,17 +203,18 @@ def run_worker(
     replicas: options.Replicas = 1,
     as_json: options.Json = False,
 ) -> None:
-    """Serve sources in a process of their own: your own from a file, or those that are built in.
+    """Serve sources and summarisers in a process of their own: your own from a file, or those that are built in.
 
-    Any number of processes may serve the same source; they share its queries.
+    Any number of processes may serve the same one; they share what is asked of it.
     """
 
     async def work() -> int:
         place = options.find_place(data, nats, tenant, replicas)
         built_in = [bool(docs), skills is not None, memory, transcript].count(True)
-        if file is None and not built_in:
+        if file is None and not built_in and not extractive:
             raise UsageFault(
-                "what is to be served? give a FILE.py, --docs FOLDER, --skills FOLDER, --memory or --transcript"
+                "what is to be served? give a FILE.py, --docs FOLDER, --skills FOLDER, --memory, --transcript or "
+                "--extractive"
             )
         if source_id is not None and (file is not None or built_in != 1):
             raise UsageFault("--id names one built-in source: give it with --docs, --skills, --memory or --transcript")
@@ -210,6 +224,7 @@ def run_worker(
             skills=skills,
             memory=memory,
             transcript=transcript,
+            extractive=extractive,
             source_id=source_id,
         )
         if file is not None and not await anyio.Path(file).is_file():
@@ -218,11 +233,15 @@ def run_worker(
         await anyio.to_thread.run_sync(inputs.check_skills, skills)
         async with (
             open_link(place, "contextbus-worker", start=False) as link,
-            open_sources(place, link, served) as sources,
-            serve_sources(link, sources, on_error=debugging.find_listener(asked=debug)),
-            stop_first(sources),
+            open_workers(place, link, served) as workers,
+            serve_sources(link, workers.sources, on_error=debugging.find_listener(asked=debug)),
+            serve_summarisers(link, workers.summarisers, on_error=debugging.find_listener(asked=debug)),
+            stop_first(workers.sources),
         ):
-            _tell(place, link, [s.id for s in sources], {}, None, as_json=as_json)
+            names = Names(
+                sources=tuple(s.id for s in workers.sources), summarisers=tuple(s.id for s in workers.summarisers)
+            )
+            _tell(place, link, names, {}, None, as_json=as_json)
             return _lost(await wait_for_end(link))
 
     run(work, as_json=as_json, serves=True)
@@ -231,10 +250,11 @@ def run_worker(
 @asynccontextmanager
 async def _serve_here(place: options.Place, link: Link, served: Served, *, debug: bool) -> AsyncGenerator[None]:
     async with (
-        open_sources(place, link, served) as sources,
-        serve_sources(link, sources, on_error=debugging.find_listener(asked=debug)),
+        open_workers(place, link, served) as workers,
+        serve_sources(link, workers.sources, on_error=debugging.find_listener(asked=debug)),
+        serve_summarisers(link, workers.summarisers, on_error=debugging.find_listener(asked=debug)),
         serve_actors(link, ACTORS),
-        stop_first(sources),
+        stop_first(workers.sources),
     ):
         yield
 
@@ -243,7 +263,7 @@ async def _supervise(
     place: options.Place,
     link: Link,
     programs: Sequence[Program],
-    names: Sequence[str],
+    names: Names,
     url_file: Path | None,
     *,
     debug: bool,
@@ -257,7 +277,7 @@ async def _supervise(
     async with anyio.create_task_group() as tasks:
         for program in programs:
             tasks.start_soon(supervisor.run, program)
-        missing = await wait_until_served(link.connection, names)
+        missing = await wait_until_served(link.connection, names.all)
         if missing:
             warn(f"not ready yet: {', '.join(missing)}; their messages are above")
         _tell(place, link, names, supervisor.pids, url_file, as_json=as_json)
@@ -274,23 +294,22 @@ def _lost(reason: str) -> int:
 def _tell(
     place: options.Place,
     link: Link,
-    names: Sequence[str],
+    names: Names,
     pids: dict[str, int],
     url_file: Path | None,
     *,
     as_json: bool,
 ) -> None:
     """Say that all is ready, and how to connect; the secret stays in the data folder."""
-    actors = [n for n in names if n in ACTORS]
-    sources = [n for n in names if n not in ACTORS]
     facts: dict[str, object] = {
         "url": link.url,
         "data": str(place.data.absolute()) if place.nats is None else None,
         "tenant": place.tenant,
         "durability": link.durability,
         "pid": os.getpid(),
-        "actors": actors,
-        "sources": sources,
+        "actors": names.actors,
+        "sources": names.sources,
+        "summarisers": names.summarisers,
         "processes": pids,
     }
     if url_file is not None:
@@ -310,8 +329,9 @@ def _tell(
         ("server", f"{link.url}{owner}"),
         ("tenant", place.tenant),
         ("durability", link.durability),
-        ("actors", ", ".join(actors)),
-        ("sources", ", ".join(sources)),
+        ("actors", ", ".join(names.actors)),
+        ("sources", ", ".join(names.sources)),
+        ("summarisers", ", ".join(names.summarisers)),
         ("processes", ", ".join(f"{name} {pid}" for name, pid in pids.items())),
     ]
     if place.nats is None:
@@ -320,7 +340,7 @@ def _tell(
         if value:
             grid.add_row(Text(name, "bold"), Text(value, overflow="fold"))
     console.print(grid)
-    if len(actors) == len(ACTORS):
+    if len(names.actors) == len(ACTORS):
         where, opened = f"--data {place.data}", f"data={str(place.data)!r}"
         if place.nats is not None:
             where, opened = f"--nats {link.url}", repr(link.url)

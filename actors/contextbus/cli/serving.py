@@ -1,4 +1,4 @@
-"""Actors and source workers on a server, each visible to service discovery."""
+"""Actors and workers on a server, each visible to service discovery."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ from contextbus.sources.announcements import announce
 from contextbus.sources.answers import OnError
 from contextbus.sources.interface import Source
 from contextbus.sources.worker import Worker
+from contextbus.summarisers.answers import DEFAULT_CONCURRENCY, Handler
+from contextbus.summarisers.answers import OnError as OnSummariserError
+from contextbus.summarisers.interface import Summariser
 from contextbus_protocol import subjects
 from contextbus_protocol.subjects import ActorName
 
@@ -172,6 +175,21 @@ async def serve_sources(
             service = await stack.enter_async_context(shown)
             await stack.enter_async_context(Worker(link.bus, link.tenant, source, on_error=on_error).serve())
             await service.register(link.connection, ("PING", "STATS"))  # it is ready only now
+        yield
+
+
+@asynccontextmanager
+async def serve_summarisers(
+    link: Link, summarisers: Sequence[Summariser], *, on_error: OnSummariserError | None = None
+) -> AsyncGenerator[None]:
+    """Take the requests to summarisers until the block ends; ``on_error`` is told what one of them raised."""
+    host = Host(link.tenant, f"summarisers-{secrets.token_hex(8)}", link.bus, link.journal)
+    for summariser in summarisers:
+        handler = Handler(summariser, on_error=on_error)
+        host.add_summariser(summariser.id, handler, concurrency=DEFAULT_CONCURRENCY, serve=True)
+    async with AsyncExitStack() as stack:
+        if summarisers:
+            await stack.enter_async_context(host)
         yield
 
 

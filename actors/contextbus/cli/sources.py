@@ -1,4 +1,4 @@
-"""The sources that a service of the command line serves: built in, or a user's own."""
+"""The sources and summarisers that a service of the command line serves: built in, or a user's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from contextbus.cli import inputs, options
 from contextbus.cli.failures import UsageFault
 from contextbus.cli.indexing import Announcer
-from contextbus.cli.loading import load_sources
+from contextbus.cli.loading import Loaded, load_workers
 from contextbus.cli.output import warn
 from contextbus.cli.processes import Program
 from contextbus.cli.serving import ACTORS, Link, open_asker
@@ -26,6 +26,10 @@ from contextbus.sources.skills import DEFAULT_ID as SKILLS_ID
 from contextbus.sources.skills import SkillsSource
 from contextbus.sources.transcript import DEFAULT_ID as TRANSCRIPT_ID
 from contextbus.sources.transcript import transcript_source
+from contextbus.summarisers.anthropic import AnthropicSummariser
+from contextbus.summarisers.built_in import EXTRACTIVE_ID, extractive_summariser
+from contextbus.summarisers.interface import Summariser
+from contextbus.summarisers.openai import OpenAISummariser
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     skills: Path | None = None
     memory: bool = False
     transcript: bool = False
+    extractive: bool = False
     source_id: str | None = None
 
     def name(self, usual: str) -> str:
@@ -43,15 +48,29 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         return self.source_id or usual
 
 
+class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """The ids of everybody who is run."""
+
+    actors: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    summarisers: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All of them, actors first."""
+        return (*self.actors, *self.sources, *self.summarisers)
+
+
 @asynccontextmanager
-async def open_sources(place: options.Place, link: Link, served: Served) -> AsyncGenerator[Sequence[Source]]:
-    """The sources, for as long as the block lasts.
+async def open_workers(place: options.Place, link: Link, served: Served) -> AsyncGenerator[Loaded]:
+    """The sources and summarisers, for as long as the block lasts.
 
     Raises:
-        UsageFault: two of them have one id.
+        UsageFault: two of a kind have one id.
     """
     async with AsyncExitStack() as stack:
         sources: list[Source] = []
+        summarisers: list[Summariser] = []
         await anyio.to_thread.run_sync(DataFolder(place.data).prepare)
         await anyio.to_thread.run_sync(lambda: place.folder.mkdir(mode=0o700, parents=True, exist_ok=True))
         names = inputs.name_docs(len(served.docs), served.name(inputs.DOCS_ID))
@@ -64,7 +83,9 @@ async def open_sources(place: options.Place, link: Link, served: Served) -> Asyn
             stack.push_async_callback(skills.aclose)
             sources.append(skills)
         for file in served.files:
-            sources += await anyio.to_thread.run_sync(load_sources, file)
+            own = await anyio.to_thread.run_sync(load_workers, file)
+            sources += own.sources
+            summarisers += own.summarisers
         if served.memory:
             asker = await stack.enter_async_context(open_asker(link, "memory"))
             records = memory_source(
@@ -80,8 +101,14 @@ async def open_sources(place: options.Place, link: Link, served: Served) -> Asyn
             said = transcript_source(link.journal, place.tenant, data=place.folder, id=served.name(TRANSCRIPT_ID))
             stack.push_async_callback(said.aclose)
             sources.append(said)
-        check_ids([s.id for s in sources])
-        yield sources
+        if served.extractive:
+            summarisers.append(extractive_summariser())
+        for summariser in summarisers:
+            if isinstance(summariser, OpenAISummariser | AnthropicSummariser):
+                stack.push_async_callback(summariser.aclose)
+        check_ids("sources", [s.id for s in sources])
+        check_ids("summarisers", [s.id for s in summarisers])
+        yield Loaded(tuple(sources), tuple(summarisers))
 
 
 async def open_skills(path: Path, name: str = SKILLS_ID) -> SkillsSource:
@@ -104,28 +131,29 @@ async def stop_first(sources: Sequence[Source]) -> AsyncGenerator[None]:
                 source.stop()
 
 
-def check_ids(ids: Sequence[str]) -> None:
-    """Refuse two sources with one id.
+def check_ids(kind: str, ids: Sequence[str]) -> None:
+    """Refuse two sources, or two summarisers, with one id.
 
     Raises:
         UsageFault: there are such.
     """
     twice = {name for name in ids if ids.count(name) > 1}
     if twice:
-        raise UsageFault(f"two sources have the id {min(twice)!r}; give each its own")
+        raise UsageFault(f"two {kind} have the id {min(twice)!r}; give each its own")
 
 
-def plan(place: options.Place, served: Served, label: str | None) -> tuple[tuple[str, ...], tuple[Program, ...]]:
-    """The ids of all sources, and the processes that would run everything.
+def plan(place: options.Place, served: Served, label: str | None) -> tuple[Names, tuple[Program, ...]]:
+    """Who would be run, and the processes that would run everything.
 
     Raises:
-        UsageFault: two sources have one id, or a file holds none.
+        UsageFault: two of a kind have one id, or a file holds none.
     """
     common: list[str] = [] if place.nats is not None else ["--data", str(place.data)]
     common += ["--tenant", place.tenant, "--replicas", str(place.replicas)]
     labelled = [] if label is None else ["--durability-label", label]
     programs = [Program(name, ("actor", name, *common, *labelled)) for name in ACTORS]
     ids: list[str] = []
+    summarisers: list[str] = []
     for path, name in zip(served.docs, inputs.name_docs(len(served.docs)), strict=True):
         ids.append(name)
         programs.append(Program(name, ("worker", "--docs", str(path), "--id", name, *common)))
@@ -133,11 +161,17 @@ def plan(place: options.Place, served: Served, label: str | None) -> tuple[tuple
         ids.append(SKILLS_ID)
         programs.append(Program(SKILLS_ID, ("worker", "--skills", str(served.skills), *common)))
     for file in served.files:
-        ids += [s.id for s in load_sources(file)]
+        own = load_workers(file)
+        ids += [s.id for s in own.sources]
+        summarisers += [s.id for s in own.summarisers]
         programs.append(Program(file.stem, ("worker", str(file), *common)))
     for name, wanted in ((MEMORY_ID, served.memory), (TRANSCRIPT_ID, served.transcript)):
         if wanted:
             ids.append(name)
             programs.append(Program(name, ("worker", f"--{name}", *common)))
-    check_ids(ids)
-    return tuple(ids), tuple(programs)
+    if served.extractive:
+        summarisers.append(EXTRACTIVE_ID)
+        programs.append(Program(EXTRACTIVE_ID, ("worker", "--extractive", *common)))
+    check_ids("sources", ids)
+    check_ids("summarisers", summarisers)
+    return Names(actors=ACTORS, sources=tuple(ids), summarisers=tuple(summarisers)), tuple(programs)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Final, Protocol, cast
+from collections.abc import Callable
+from typing import Final, cast
 
 from contextbus.core.estimate import make_estimator
 from contextbus.runtime.user_functions import UserFunction
+from contextbus.summarisers.extractive import extract_summary
 from contextbus.summarisers.interface import SummaryRequest
 from contextbus_protocol import subjects
-from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.errors import InvalidTypeError
 
 EXTRACTIVE_ID: Final = "extractive"
 
 Count = Callable[[str], int]
 """Counts a text, in tokens."""
-
-
-class _Extract(Protocol):
-    def __call__(self, messages: Sequence[ChatMessage], max_tokens: int, count: Count) -> str: ...
 
 
 class ExtractiveSummariser:
@@ -43,16 +37,11 @@ class ExtractiveSummariser:
         subjects.encode_name(id)
         self.id = id
         self._count = make_estimator().count if count is None else count
-        # Loaded when it is wanted: its vocabulary is not small.
-        extract = cast("_Extract", import_module("contextbus.summarisers.extractive").extract_summary)
-        self._extract = UserFunction(extract, name=id, arguments=3)
+        self._extract = UserFunction(extract_summary, name=id, arguments=3)
 
     async def summarise(self, request: SummaryRequest) -> str:
         """Extract within the allowance."""
-        found = await self._extract(request.messages, request.max_output_tokens, self._count)
-        if not isinstance(found, str):
-            raise InvalidTypeError("an extract is a text")
-        return found
+        return cast("str", await self._extract(request.messages, request.max_output_tokens, self._count))
 
 
 def extractive_summariser(
