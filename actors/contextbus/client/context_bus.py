@@ -27,8 +27,8 @@ from contextbus.sources.skills import SkillsSource
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import MessagesAppended, PackageRedacted, StepCompiled
-from contextbus_protocol.questions import Query
 from contextbus_protocol.values import (
+    CompactionOptions,
     ContextBudget,
     EstimatorSpec,
     ModelPrefix,
@@ -99,6 +99,7 @@ class ContextBus:
         refresh: RefreshOptions | Mapping[str, object] | None = None,
         estimator: EstimatorSpec | None = None,
         parent: Run | None = None,
+        compaction: CompactionOptions | None = None,
         bound_models: Sequence[ModelPrefix] = (),
         prepare_step: PrepareStep | None = None,
         rewrite_query: RewriteQuery | None = None,
@@ -116,6 +117,7 @@ class ContextBus:
             estimator: what counts tokens; with ``calibrate`` it learns from reported usage (D.M.11).
             parent: the run that this one is started from: its scope lies within the parent's, its working memory is its
                 own (D.K.5).
+            compaction: when and how its history is compacted, if it is (C.I.1).
             bound_models: further models that bind their thinking to the prefix (D.F.12).
             prepare_step: is asked before each step and may change messages, model, tools and overhead (D.R.2).
             rewrite_query: makes the query that sources are asked of the step's own (D.A.9).
@@ -147,6 +149,7 @@ class ContextBus:
             refresh=refresh,
             estimator=estimator,
             parent=above,
+            compaction=compaction,
             bound_models=bound_models,
             prepare_step=prepare_step,
             rewrite_query=rewrite_query,
@@ -241,13 +244,13 @@ class ContextBus:
 
     # -- failures of this process's own sources
 
-    def note_failure(self, query: Query, error: BaseException) -> None:
-        """Keep what a source of this process raised, so that the caller gets it as the cause (D.W.2)."""
-        self._failures.pop((query.run, query.source), None)
-        self._failures[query.run, query.source] = error
+    def note_failure(self, run: str, origin: str, error: BaseException) -> None:
+        """Keep what a source or summariser of this process raised: the caller gets it as the cause (D.W.2)."""
+        self._failures.pop((run, origin), None)
+        self._failures[run, origin] = error
         while len(self._failures) > REMEMBERED_FAILURES:
             self._failures.pop(next(iter(self._failures)))
 
-    def failure_of(self, run: str, source: str | None) -> BaseException | None:
-        """What a source of this process raised last for a run."""
-        return self._failures.pop((run, source or ""), None)
+    def failure_of(self, run: str, origin: str | None) -> BaseException | None:
+        """What a source or summariser of this process raised last for a run."""
+        return self._failures.pop((run, origin or ""), None)

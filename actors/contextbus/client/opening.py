@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import anyio
 import anyio.to_thread
 
+from contextbus.actors.compaction import Compaction
 from contextbus.actors.effects import Rule
 from contextbus.actors.placement import Placement
 from contextbus.actors.selection import Selection
@@ -37,7 +38,11 @@ from contextbus.sources.skills import SkillsSource, skills_source
 from contextbus.sources.transcript import DEFAULT_ID as TRANSCRIPT_ID
 from contextbus.sources.transcript import TranscriptSource, transcript_source
 from contextbus.sources.worker import keep_running
+from contextbus.summarisers import answers as summary_answers
+from contextbus.summarisers.built_in import EXTRACTIVE_ID, extractive_summariser
+from contextbus.summarisers.interface import Summariser, SummaryRequest, summariser_of
 from contextbus_protocol import subjects
+from contextbus_protocol.compaction import Summarise
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.questions import Query
 from contextbus_protocol.values import SourceSpec
@@ -53,6 +58,7 @@ async def open_bus(
     data: Path | str = DEFAULT_FOLDER,
     actors: Literal["local", "remote"] = "local",
     sources: Sequence[Source] = (),
+    summarisers: Sequence[Summariser | Callable[[SummaryRequest], object]] = (),
     memory: bool = True,
     transcript: bool = False,
     skills: Path | str | None = None,
@@ -68,8 +74,11 @@ async def open_bus(
         url: ``None`` for an embedded nats-server on ``data``, ``memory:`` for none at all, else a server's URL.
         tenant: whose runs these are.
         data: the data folder of the embedded server and of indexes.
-        actors: ``local`` runs selection, working_memory and placement in this process; ``remote`` asks those of others.
+        actors: ``local`` runs selection, working_memory, placement and compaction in this process; ``remote`` asks
+            those of others.
         sources: sources that run in this process.
+        summarisers: what writes summaries of a compacted history in this process, beside the extractive one that is
+            there with local actors (C.X.10).
         memory: run the memory source in this process too (with local actors).
         transcript: run the source of what was said in earlier runs in this process too (with local actors).
         skills: run the source of a folder of skills in this process too.
@@ -84,7 +93,7 @@ async def open_bus(
         DataFolderError: the data folder cannot be used.
         DisconnectedError: the server cannot be reached.
         StreamError: the server has no JetStream, or a stream does not fit.
-        InvalidTypeError: two sources have one id, or a tokenizer is not at hand.
+        InvalidTypeError: two sources or summarisers have one id, or a tokenizer is not at hand.
         NotADirectoryError: there is no folder of skills.
     """
     async with AsyncExitStack() as stack:
@@ -114,6 +123,7 @@ async def open_bus(
                 Selection(tenant, f"{inbox}.selection", counters.tokenizers, rests_on),
                 WorkingMemory(tenant, instance),
                 Placement(counters.tokenizers, rests_on),
+                Compaction(tenant, f"{inbox}.compaction", counters.tokenizers),
             )
         host = Host(tenant, instance, bus, journal, rules, encode_local=url == "memory:")
         running: list[Source] = list(sources)
@@ -135,6 +145,7 @@ async def open_bus(
             observer=observer,
         )
         _add_sources(host, context_bus, running)
+        _add_summarisers(host, context_bus, summarisers, built_in=actors == "local")
         await stack.enter_async_context(host)
         if own is not None and own in running:
             await stack.enter_async_context(_keep(own))
@@ -160,9 +171,30 @@ def _add_sources(host: Host, context_bus: ContextBus, running: Sequence[Source])
         ids.add(source.id)
 
         def note(query: Query, error: BaseException) -> None:
-            context_bus.note_failure(query, error)
+            context_bus.note_failure(query.run, query.source, error)
 
         host.add_source(SourceSpec(source.id, source.kind, source.required), handler(source, on_error=note))
+
+
+def _add_summarisers(
+    host: Host,
+    context_bus: ContextBus,
+    given: Sequence[Summariser | Callable[[SummaryRequest], object]],
+    *,
+    built_in: bool,
+) -> None:
+    own = [summariser_of(one) for one in given]
+    ids = [one.id for one in own]
+    if len(set(ids)) < len(ids):
+        raise InvalidTypeError("two summarisers have one id; give each its own")
+    if built_in and EXTRACTIVE_ID not in ids:
+        own.append(extractive_summariser())
+
+    def note(question: Summarise, error: BaseException) -> None:
+        context_bus.note_failure(question.run, question.summariser, error)
+
+    for one in own:
+        host.add_summariser(one.id, summary_answers.Handler(one, on_error=note))
 
 
 def _own_memory(

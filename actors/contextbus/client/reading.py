@@ -127,7 +127,9 @@ async def _read_checkpoint(driver: JournalDriver, state: RunState, known: RunCon
         return known.checkpoint
     data = (await read_blobs(driver, state.run, (checkpoint.replaced_by,))).get(checkpoint.replaced_by)
     if data is None:
-        raise NotFoundError(f"the summary of run {state.run!r} is no longer stored; clear its history or start a new run")
+        raise NotFoundError(
+            f"the summary of run {state.run!r} is no longer stored; clear its history or start a new run"
+        )
     return CheckpointInPlace(
         blob=checkpoint.replaced_by,
         source_count=checkpoint.source_count,

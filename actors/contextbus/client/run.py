@@ -36,7 +36,13 @@ from contextbus_protocol.commands import (
     StepCompiled,
 )
 from contextbus_protocol.digests import digest_text
-from contextbus_protocol.errors import HookFailedError, InvalidRequestError, InvalidTypeError, SourceFailedError
+from contextbus_protocol.errors import (
+    HookFailedError,
+    InvalidRequestError,
+    InvalidTypeError,
+    SourceFailedError,
+    SummariserFailedError,
+)
 from contextbus_protocol.package import ContextWarning, Package
 from contextbus_protocol.values import Model, StepOptions
 
@@ -148,6 +154,7 @@ class Run:
             estimator_kind=estimator_kind,
             tools_digest=None if definitions is None else digest_text(definitions),
             bound_models=self._options.bound_models,
+            compaction=self._options.compaction,
         )
         context = StepContext(run=self.id, step=0, messages=(), model=model)
         prepare_step, rewrite_query = self._options.prepare_step, self._options.rewrite_query
@@ -174,7 +181,7 @@ class Run:
 
         try:
             answer = await self._sender.race(make, StepCompiled, self.load, callbacks.take)
-        except SourceFailedError as exc:
+        except (SourceFailedError, SummariserFailedError) as exc:
             cause = self._bus.failure_of(self.id, exc.origin)
             raise exc from cause
         except HookFailedError as exc:

@@ -16,6 +16,7 @@ from contextbus.runtime.telling import OnWarning
 from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import (
+    CompactionOptions,
     ContextBudget,
     EstimatorSpec,
     ModelPrefix,
@@ -35,8 +36,8 @@ class OpenBus(Protocol):
     tokenizers: dict[str, Callable[[str], int]]
     observer: Observer | None
 
-    def failure_of(self, run: str, source: str | None) -> BaseException | None:
-        """What a source of this process raised last for a run."""
+    def failure_of(self, run: str, origin: str | None) -> BaseException | None:
+        """What a source or summariser of this process raised last for a run."""
         ...
 
 
@@ -49,6 +50,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     refresh: RefreshOptions
     estimator: EstimatorSpec
     parent: ParentRun | None = None
+    compaction: CompactionOptions | None = None
     bound_models: tuple[ModelPrefix, ...] = ()
     prepare_step: PrepareStep | None = None
     rewrite_query: RewriteQuery | None = None
@@ -63,6 +65,7 @@ def read_options(
     refresh: RefreshOptions | Mapping[str, object] | None,
     estimator: EstimatorSpec | None,
     parent: ParentRun | None,
+    compaction: CompactionOptions | None = None,
     bound_models: Sequence[ModelPrefix],
     prepare_step: PrepareStep | None,
     rewrite_query: RewriteQuery | None,
@@ -84,6 +87,7 @@ def read_options(
         refresh=merge_refresh(refresh),
         estimator=estimator or EstimatorSpec(),
         parent=parent,
+        compaction=compaction,
         bound_models=tuple(bound_models),
         prepare_step=prepare_step,
         rewrite_query=rewrite_query,

@@ -92,7 +92,11 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
         if word in _OF:
             joined.append(True)
             row.append(None)
-        elif not (word[0].isalnum() and not word[0].isdigit()) or word in FUNCTION_WORDS or "\u3040" <= word[0] <= "\u309f":
+        elif (
+            not (word[0].isalnum() and not word[0].isdigit())
+            or word in FUNCTION_WORDS
+            or "\u3040" <= word[0] <= "\u309f"
+        ):
             joined.append(False)
             row.append(None)
         else:

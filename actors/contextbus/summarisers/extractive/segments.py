@@ -33,7 +33,9 @@ _DATA_URI: Final = re.compile(r"data:[\w.+/-]{0,80}(?:;[\w=.+-]{1,80}){0,4},\S*"
 _BLOB: Final = re.compile(r"[A-Za-z0-9+/=_-]{121,}")
 _FENCED: Final = re.compile(r"^```.*?^```[^\n]*$", re.DOTALL | re.MULTILINE)
 _MARKUP: Final = re.compile(r"^(?:\s|#{1,6}\s|[-*•+>|]\s|\d{1,3}[.)]\s)+")
-_SENTENCE_END: Final = re.compile(r"(?<=[^\W\d_]{3}[.!?])\s+|(?<=[\d)\"'”»%][.!?])\s+(?=[^\s\da-z])|(?<=[。！？])|(?<=[?؟])\s+")
+_SENTENCE_END: Final = re.compile(
+    r"(?<=[^\W\d_]{3}[.!?])\s+|(?<=[\d)\"'”»%][.!?])\s+(?=[^\s\da-z])|(?<=[。！？])|(?<=[?؟])\s+"
+)
 _CAPITAL_LABEL: Final = re.compile(r"^((?:[^\W\d_]+[ -]?){1,3})[:：]\s*(?=\S)")
 
 
@@ -73,9 +75,7 @@ def read_text(message: ChatMessage) -> str:
     """The text parts of a message, and the text of its documents, cleaned."""
     texts: list[str] = []
     for part in message.content:
-        if isinstance(part, Text):
-            texts.append(part.text)
-        elif isinstance(part, Document) and part.text is not None:
+        if isinstance(part, Text) or (isinstance(part, Document) and part.text is not None):
             texts.append(part.text)
     return clean("\n".join(texts))
 

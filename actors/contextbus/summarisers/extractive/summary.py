@@ -106,7 +106,9 @@ def _add_references(references: dict[str, int], facts: Sequence[Fact], work: Too
     """Add identifiers: of statements and of arguments all, of results those that come more than once."""
     for fact in facts:
         for value in fact.values:
-            if value.kind in EXACT or (value.kind == "number" and sum(map(str.isdigit, value.text)) >= _DIGITS_OF_AN_ID):
+            if value.kind in EXACT or (
+                value.kind == "number" and sum(map(str.isdigit, value.text)) >= _DIGITS_OF_AN_ID
+            ):
                 _note(references, fact.text[value.start : value.end], fact.message)
     for index, text in work.arguments:
         for match in _IDENTIFIER.finditer(text):

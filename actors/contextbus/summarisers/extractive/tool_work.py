@@ -10,7 +10,15 @@ import msgspec
 
 from contextbus.summarisers.extractive.cues import FAILURE
 from contextbus.summarisers.extractive.segments import clean, clip
-from contextbus_protocol.chat import ApprovalRequest, ApprovalResponse, ChatMessage, Document, Text, ToolCall, ToolResult
+from contextbus_protocol.chat import (
+    ApprovalRequest,
+    ApprovalResponse,
+    ChatMessage,
+    Document,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 
 _LONGEST_CALL: Final = 160
 _LONGEST_ARGUMENT: Final = 60
@@ -115,8 +123,6 @@ def find_errors(text: str, *, sure: bool) -> tuple[str, ...]:
 def _texts(part: ToolResult) -> list[str]:
     texts: list[str] = []
     for item in part.content:
-        if isinstance(item, Text):
-            texts.append(item.text)
-        elif isinstance(item, Document) and item.text is not None:
+        if isinstance(item, Text) or (isinstance(item, Document) and item.text is not None):
             texts.append(item.text)
     return texts
