@@ -68,12 +68,12 @@ class AnthropicSummariser:
     async def summarise(self, request: SummaryRequest) -> Summary:
         """Make one request, with no retry and no tools (C.F.1, C.F.6); errors of the SDK are raised as they are."""
         left = seconds_left()
-        client = self._client if left is None else self._client.with_options(timeout=left)
-        message = await client.messages.create(
+        message = await self._client.messages.create(
             model=self._model,
             max_tokens=request.max_output_tokens,
             system=request.instructions,
             messages=[{"role": "user", "content": request.prompt}],
+            timeout=self._client.timeout if left is None else left,
             extra_body=self._extra_body,
         )
         return _read(read_response(message, _Message))

@@ -89,13 +89,13 @@ class OpenAISummariser:
     async def summarise(self, request: SummaryRequest) -> Summary:
         """Make one request, with no retry and no tools (C.F.1, C.F.6); errors of the SDK are raised as they are."""
         left = seconds_left()
-        client = self._client if left is None else self._client.with_options(timeout=left)
-        completion = await client.chat.completions.create(
+        completion = await self._client.chat.completions.create(
             model=self._model,
             messages=[
                 {"role": "system", "content": request.instructions},
                 {"role": "user", "content": request.prompt},
             ],
+            timeout=self._client.timeout if left is None else left,
             extra_body={**self._extra_body, self._limit_field: request.max_output_tokens},
         )
         return _read(read_response(completion, _Completion))
