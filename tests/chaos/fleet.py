@@ -26,7 +26,7 @@ from contextbus.runtime import embedded
 from contextbus_protocol import subjects
 
 ROOT = Path(__file__).resolve().parents[2]
-ACTORS = ("selection", "working-memory", "placement")
+ACTORS = ("selection", "working-memory", "placement", "compaction")
 
 
 def environment(**more: str) -> dict[str, str]:

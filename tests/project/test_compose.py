@@ -172,7 +172,7 @@ def test_docker_accepts_the_compose_file() -> None:
     )
     assert config.returncode == 0, config.stderr
     services = json.loads(config.stdout)["services"]
-    for actor in ("selection", "working-memory", "placement"):
+    for actor in ("selection", "working-memory", "placement", "compaction"):
         assert services[actor]["deploy"]["replicas"] == 2
         assert services[actor]["command"][:2] == ["actor", actor]
     for name, service in services.items():

@@ -73,8 +73,9 @@ class Flight(msgspec.Struct, frozen=True):
     """One command on its way.
 
     ``phase`` is ``open`` until log and working memory are at hand; ``callback`` while the host's function is asked,
-    ``restore`` while a checkpoint is read, ``compact`` while the history is compacted, ``fetch`` while earlier offers are read, ``gather`` while sources are asked, ``erasures`` while it is read what was
-    forgotten since, ``commit`` while placement stores, ``stored`` while a stored package is fetched.
+    ``restore`` while a checkpoint is read, ``compact`` while the history is compacted, ``fetch`` while earlier offers
+    are read, ``gather`` while sources are asked, ``erasures`` while it is read what was forgotten since, ``commit``
+    while placement stores, ``stored`` while a stored package is fetched.
 
     ``items_asked`` is the sequence of the working memory that its present question asks for at least, 0 for the first
     question.  ``queries`` are those of the gather, ``gathered`` what was asked in it; ``asked_again`` names sources
@@ -196,9 +197,8 @@ def digest_command(command: RunCommand) -> str:
             more = (command.started_at, command.response_model, command.request_digest, command.upstream)
             if any(field is not None for field in more):  # without them the digest is what older releases made
                 key = (*key, *more)
-            evidence = (command.measured, command.retention_ms)
-            if any(field is not None for field in evidence):
-                key = ("report-step-evidence", key, *evidence)
+            if command.measured is not None:  # how long a cache is kept may be told from what only one client knows
+                key = ("report-step-evidence", key, command.measured)
         case OverflowStep():
             key = ("overflow-step", command.step, command.input_tokens)
         case RedactPackages():

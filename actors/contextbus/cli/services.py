@@ -51,6 +51,7 @@ class Actor(enum.StrEnum):
     selection = "selection"
     working_memory = "working-memory"
     placement = "placement"
+    compaction = "compaction"
 
 
 _UP: Final = """Examples:

@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 
 import contextbus
+from contextbus.actors.compaction import Compaction
 from contextbus.actors.effects import Rule
 from contextbus.actors.placement import Placement
 from contextbus.actors.selection import Selection
@@ -35,11 +36,12 @@ from contextbus.sources.interface import Source
 from contextbus.sources.worker import Worker
 from contextbus.summarisers.answers import DEFAULT_CONCURRENCY, Handler
 from contextbus.summarisers.answers import OnError as OnSummariserError
+from contextbus.summarisers.built_in import EXTRACTIVE_ID, extractive_summariser
 from contextbus.summarisers.interface import Summariser
 from contextbus_protocol import subjects
 from contextbus_protocol.subjects import ActorName
 
-ACTORS: Final[tuple[ActorName, ...]] = ("selection", "working-memory", "placement")
+ACTORS: Final[tuple[ActorName, ...]] = ("selection", "working-memory", "placement", "compaction")
 READY_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 1.0
 LOOKS_FOR_OWNER: Final = 3
@@ -145,11 +147,12 @@ async def serve_actors(link: Link, names: Sequence[ActorName]) -> AsyncGenerator
         "selection": Selection(link.tenant, f"{inbox}.selection", at_hand.tokenizers, link.durability),
         "working-memory": WorkingMemory(link.tenant, instance),
         "placement": Placement(at_hand.tokenizers, link.durability),
+        "compaction": Compaction(link.tenant, f"{inbox}.compaction", at_hand.tokenizers),
     }
-    async with AsyncExitStack() as stack:
-        host = await stack.enter_async_context(
-            Host(link.tenant, instance, link.bus, link.journal, [rules[name] for name in names])
-        )
+    host = Host(link.tenant, instance, link.bus, link.journal, [rules[name] for name in names])
+    if "compaction" in names:  # the default summariser is wherever the actor is: no worker needs to run (C.X.9)
+        host.add_summariser(EXTRACTIVE_ID, Handler(extractive_summariser()))
+    async with host:
         yield host
 
 
