@@ -8,6 +8,14 @@ from hypothesis import strategies as st
 
 Object = dict[str, Any]
 
+CALL: Object = {"type": "tool-call", "toolCallId": "a", "toolName": "t", "input": {"q": 1}}
+TOOL_RESULT: Object = {
+    "type": "tool-result",
+    "toolCallId": "a",
+    "toolName": "t",
+    "output": {"type": "text", "value": "r"},
+}
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 WORDS = st.sampled_from(["a", "call_1", "x y", "\u00e9", "<|endoftext|>"])
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([2**64, -(10**40)])
@@ -80,7 +88,7 @@ OUTPUTS = st.one_of(
 REASONING = made("reasoning", CLASH, text=TEXTS | st.just(""))
 REASONING_FILE = made("reasoning-file", data=BARE | TAGGED, mediaType=MEDIA_TYPES)
 CUSTOM = made("custom", kind=WORDS)
-CALL = made("tool-call", CLASH, {"providerExecuted": st.booleans()}, toolCallId=WORDS, toolName=WORDS, input=JSON)
+CALLS = made("tool-call", CLASH, {"providerExecuted": st.booleans()}, toolCallId=WORDS, toolName=WORDS, input=JSON)
 RESULT = made("tool-result", CLASH, toolCallId=WORDS, toolName=WORDS | st.just(""), output=OUTPUTS)
 REQUEST = made("tool-approval-request", CLASH, {"isAutomatic": st.booleans()}, approvalId=WORDS, toolCallId=WORDS)
 RESPONSE = made(
@@ -95,7 +103,7 @@ def said(role: str, content: st.SearchStrategy[Any]) -> st.SearchStrategy[Object
 
 SPOKEN = TEXTS | st.just("")
 USER = st.one_of(TEXT, IMAGE, FILE, UNKNOWN)
-ASSISTANT = st.one_of(TEXT, REASONING, FILE, REASONING_FILE, CUSTOM, CALL, RESULT, REQUEST, UNKNOWN)
+ASSISTANT = st.one_of(TEXT, REASONING, FILE, REASONING_FILE, CUSTOM, CALLS, RESULT, REQUEST, UNKNOWN)
 TOOL = st.one_of(RESULT, RESPONSE, UNKNOWN)
 MESSAGES = st.one_of(
     said("system", SPOKEN),
