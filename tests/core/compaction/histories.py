@@ -98,17 +98,31 @@ def _item(role: Role, parts: list[AnyPart], own: Literal["", "block", "summary"]
 _ANY_ROLE: st.SearchStrategy[Role] = st.sampled_from(["user", "assistant", "assistant", "tool"])
 _WILD = st.builds(_item, _ANY_ROLE, st.lists(_PARTS, max_size=3), st.sampled_from(["", "", "", "", "summary"]))
 _MEDIA = st.builds(_item, _ANY_ROLE, st.lists(_RARE, min_size=1, max_size=1), st.just(""))
+
+
+def _answered(name: str) -> Item:
+    return says("user", returned(name), Text(text="and"))
+
+
+def _bare(name: str) -> Item:
+    return says("user", returned(name))
+
+
+def _joined(head: list[Item], middle: list[Item], tail: list[Item]) -> list[Item]:
+    return [*head, *middle, *tail]
+
+
 # What a conversation is made of most of the time; each kind is picked first, so that none drowns the others.
-ITEMS = st.one_of(
+ITEMS: st.SearchStrategy[Item] = st.one_of(
     st.sampled_from([U, A, B, SUMMARY]),
     st.builds(call, _IDS),
     st.builds(res, _IDS),
     _WILD,
-    st.builds(lambda name: says("user", returned(name), Text(text="and")), _IDS),
-    st.builds(lambda name: says("user", returned(name)), _IDS),
+    st.builds(_answered, _IDS),
+    st.builds(_bare, _IDS),
 )
-HISTORIES = st.builds(
-    lambda head, middle, tail: [*head, *middle, *tail],
+HISTORIES: st.SearchStrategy[list[Item]] = st.builds(
+    _joined,
     st.lists(st.just(S), max_size=2),
     st.lists(ITEMS, max_size=14),
     st.lists(st.one_of(ITEMS, ITEMS, _MEDIA, st.just(S), st.just(Item(None))), max_size=3),

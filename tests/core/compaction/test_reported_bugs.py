@@ -157,10 +157,8 @@ def test_b9_no_compaction_parts_what_was_together(items: list[Item], keep: int) 
 @pytest.mark.rule("C.D.6", "C.D.7", "C.D.16")
 @pytest.mark.parametrize("waiting", ["approval", "long-running"])
 def test_b10_a_call_that_waits_is_never_summarised_however_long_it_takes(waiting: str) -> None:
-    if waiting == "approval":
-        asked, slow = says("assistant", called("A"), asks("A")), ()
-    else:
-        asked, slow = call("A", tool="deploy"), ("deploy",)
+    asked = says("assistant", called("A"), asks("A")) if waiting == "approval" else call("A", tool="deploy")
+    slow = () if waiting == "approval" else ("deploy",)
     turns = [U, A] * 10
     items = [S, U, asked, *turns]
     assert ends_of(items, slow)[:5] == [2] * 5
