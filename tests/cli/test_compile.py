@@ -51,6 +51,28 @@ def test_the_examples_become_a_request_that_the_provider_takes(command: Command,
 
 
 @pytest.mark.broker
+@pytest.mark.rule("P.E.9")
+def test_a_conversation_of_the_ai_sdk_is_compiled_for_chat_completions(command: Command) -> None:
+    call = {"type": "tool-call", "toolCallId": "a", "toolName": "deploys", "input": {"service": "billing"}}
+    output = {"type": "json", "value": {"running": False}}
+    messages = [
+        *CHAT["messages"],
+        {"role": "assistant", "content": [call]},
+        {
+            "role": "tool",
+            "content": [{"type": "tool-result", "toolCallId": "a", "toolName": "deploys", "output": output}],
+        },
+    ]
+    file = write(command.folder, "ai-sdk.json", {"system": "be brief", "messages": messages})
+    said = command.json("compile", file, "--output", command.folder / "payload.json")
+    assert said["target"] == "openai" == said["model"]["provider"]
+    body = json.loads((command.folder / "payload.json").read_bytes())
+    assert not errors(CHECKERS["openai"](body))
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "tool"]
+    assert body["messages"][3]["content"] == '{"running":false}'
+
+
+@pytest.mark.broker
 def test_the_report_says_what_was_chosen_and_how_to_check_it(command: Command) -> None:
     output = command.folder / "p.json"
     result = command(

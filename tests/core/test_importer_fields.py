@@ -233,6 +233,10 @@ def test_what_json_has_not_is_refused() -> None:
             read({"messages": [], "tools": [object()]})
         with pytest.raises(InvalidTypeError, match="provider data: expected a JSON value"):
             read([{"role": "user", "content": "q", "x": object()}])
+        odd = {"role": "user", "content": "q", "x": {0: "\ud83d"}}
+        assert read([odd]).messages[0].provider_data == ProviderData(
+            "openai" if read is from_openai else "anthropic", '{"x":{"0":"\ufffd"}}'
+        )
 
 
 @pytest.mark.parametrize("role", ["developer", "tool", "function"])

@@ -37,7 +37,14 @@ def write_ai_sdk(message: ChatMessage) -> Object:
     One plain text is written as a string (C.C.2). Provider data of other providers, signatures, names of participants
     and cache marks are not written. Total: what the AI SDK has no place for is written in the nearest form.
     """
-    return {"role": message.role, "content": _content(message), **_rest(message, ("role", "content"))}
+    role = message.role
+    if (
+        role == "user"
+        and message.content
+        and all(isinstance(p, ToolResult | ApprovalResponse) for p in message.content)
+    ):
+        role = "tool"  # Anthropic's results are the user's
+    return {"role": role, "content": _content(message), **_rest(message, ("role", "content"))}
 
 
 def is_opaque(part: AnyPart) -> bool:

@@ -38,7 +38,8 @@ def clean_value(value: object) -> object:
     if isinstance(value, str):
         return clean_text(value)
     if (members := as_object(value)) is not None:
-        return {clean_text(key): clean_value(item) for key, item in members.items()}
+        # What a caller hands over may have keys that are no texts: they are the encoder's to judge.
+        return {cast("str", clean_value(key)): clean_value(item) for key, item in members.items()}
     if (items := as_list(value)) is not None:
         return [clean_value(item) for item in items]
     return value

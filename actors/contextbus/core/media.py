@@ -16,7 +16,7 @@ _MARK: Final = ";base64,"
 # cannot overlap the next, so that no text makes the search slow.
 _DATA_URI: Final = re.compile(
     r"(?<![A-Za-z0-9])data:([A-Za-z0-9.+-]{0,64}(?:\\?/[A-Za-z0-9.+-]{1,80})?)"
-    r"(?:;[A-Za-z0-9._=+\"-]{1,80}){0,4}?;base64,(?:[A-Za-z0-9+/_-]|\\/){4,}={0,2}"
+    r"(?:;[A-Za-z0-9._=+\"-]{1,80}){0,4}?;base64,(?:[A-Za-z0-9+/_-]|\\/){4}(?:[A-Za-z0-9+/_-]++|\\/)*+={0,2}"
 )
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_\-\r\n]{4,}={0,2}\s*")
 _DATA_FIELDS: Final = ("data", "blob", "bytes", "base64")

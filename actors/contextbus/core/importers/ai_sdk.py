@@ -1,8 +1,8 @@
 """AI SDK model messages (v7) to chat messages (P.E.9, C.B.1-C.B.3).
 
 ``core.ai_sdk.write_ai_sdk`` is the inverse.  What comes back otherwise than it was given: a list of one plain text
-part as the string, no parts as the empty string, a missing ``input`` as ``{}``, bytes as base64; empty texts, members
-that are null and ``_cache_breakpoint`` do not come back.
+part as the string, no parts as the empty string, a missing ``input`` as ``{}``, bytes as base64; empty texts,
+unknown members that are null and ``_cache_breakpoint`` do not come back.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _form(value: Object, output: Object, kind: str) -> ProviderData | None:
     known = ("type", "toolCallId", "toolName", "output")
     if kind in ("text", "error-text") and set(output) == {"type", "value"} and ai_sdk.FORM not in value:
         return rest(value, known)
-    kept = {name: item for name, item in output.items() if name != "value"}
+    kept = {name: item for name, item in output.items() if name != "value" and item is not None}
     if kind == "execution-denied" and "reason" in kept:
         kept["reason"] = ""  # it is the content
     more = {name: item for name, item in value.items() if name not in (*known, CACHE_KEY) and item is not None}

@@ -17,9 +17,9 @@ DEEPEST: Final = json_text.MAX_DEPTH - 8
 
 
 def fields_of(item: object, place: str, but: Collection[str] = ()) -> Object:
-    """The members of a message or part, those that are null left out, each but ``but`` a value that JSON has.
+    """The members of a message or part, each but ``but`` a value that JSON has.
 
-    Bytes where a file's data stand are base64 from here on; ``input`` and ``value`` may be null.
+    Bytes where a file's data stand are base64 from here on.
 
     Raises:
         InvalidTypeError: it is no object, or a member holds what JSON has not; the text names the member.
@@ -28,7 +28,6 @@ def fields_of(item: object, place: str, but: Collection[str] = ()) -> Object:
     return {
         name: value if name in but else a_json_value(_inline(value, name, f"{place}.{name}"), f"{place}.{name}")
         for name, value in an_object(item, place).items()
-        if value is not None or name in ("input", "value")
     }
 
 
