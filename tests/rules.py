@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -136,9 +136,73 @@ reasons; refresh; fallback; warnings; placements; source status; prefix causes
 """
 
 
-def _read_sections() -> dict[str, tuple[str, list[str]]]:
+_COMPACTION: Final[str] = """
+A compact(), inputs and validation:
+a stateless function; order of validation; positive integers; instructions are text; malformed messages; originals
+survive; input untouched; explicit model; always attempts; same in, same out
+
+B Messages:
+roles and parts; calls and results; approvals; plain parts; opaque parts
+
+C Token counting:
+default estimate; serialisation; media needs a counter; counter's input; counter's result; one counter; call sequence;
+public estimate; control strings; messages alone; a run's counter
+
+D The replaced range:
+one range; leading system messages; retained messages; protecting messages; links; open links; last part decides; links
+not cut; largest end; no end; within a turn; orphans; ids used again; call and result in one; a maximum; dead calls
+
+E Composition:
+order; summary message; never instructions; request replayed; still summarised; last user message; identity; exchanges
+whole; own blocks leave
+
+F The model call:
+one request; room; allowance; prompt; instructions; no tools; no splitting; errors unchanged; cancellation; answers
+
+G Result:
+compacted; cannot fit; reasons; usage; incomplete; empty; trimmed; too large; half-open indices; growth allowed; empty
+input; nothing leaks; what callers keep; summary of a summary
+
+H Triggers:
+snapshot; tokens exceed; messages exceed; positive limits; likely cold; unknown is false; no network; truthiness; tokens
+given; messages as sent
+
+I Configuration of a run:
+opt-in; checked when declared; first match; one estimate; match decides; trigger errors; no match, nothing
+
+J Full-input accounting:
+messages and envelope; envelope tools; empty envelope; target less envelope; request overhead; configured target;
+compact() alone; output headroom
+
+K Per-step pipeline:
+before each step; order; durable first; failure stops; usage counts; transcript untouched; within a turn; cancellation;
+turns, commits and races
+
+L Checkpoint:
+an event; source count and hash; restore; not applicable; used again; triggers after it; over a replacement; damaged;
+one commit; approvals behind it; no false difference
+
+M Measured input baseline:
+stored per step; next estimate; scope; cached input; per step only; survives; invalidated; bad usage; aggregates;
+malformed; own counter wins; errors write nothing; normalised; tails; never turned on
+
+N Cache evidence and retention:
+observation; write alone; cleared; age; read from the body; OpenAI; Anthropic; evidence first; OpenRouter; others
+unknown; estimates only; undefined after; what it rests on
+
+O Lifecycle events:
+payload; started; completed; failed; restored; sequences; no content; one part a status; kept; flushed at once;
+interrupted; old scope; structs and views
+
+X Beyond the reference:
+retention policies; input budget; media; min shrink; on failure; thinking; survival; archive; default summariser; model
+summarisers; forget
+"""
+
+
+def _read_sections(page: str) -> dict[str, tuple[str, list[str]]]:
     sections: dict[str, tuple[str, list[str]]] = {}
-    paragraphs: list[str] = [*_PAGE.strip().split("\n\n")]
+    paragraphs: list[str] = [*page.strip().split("\n\n")]
     for paragraph in paragraphs:
         head, _, names = paragraph.partition(":\n")
         letter, _, title = head.partition(" ")
@@ -146,28 +210,30 @@ def _read_sections() -> dict[str, tuple[str, list[str]]]:
     return sections
 
 
-SECTIONS: Final[Mapping[str, tuple[str, list[str]]]] = _read_sections()
+PAGES: Final[Mapping[str, tuple[str, Mapping[str, tuple[str, list[str]]]]]] = {
+    "D": ("Context", _read_sections(_PAGE)),
+    "C": ("Compaction", _read_sections(_COMPACTION)),
+}
 OTHERS: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
-    "C": (
-        "Compaction",
-        dict(zip("ABCDEFGHIJKLMNOX", (10, 5, 11, 16, 9, 10, 14, 10, 7, 8, 9, 11, 15, 13, 13, 11), strict=True)),
-    ),
     "P": ("Payload", dict(zip("ABCDEFGHIJK", (7, 5, 4, 4, 23, 7, 7, 8, 7, 9, 1), strict=True))),
 }
 
 
-def names_of(section: str) -> list[str]:
+def names_of(section: str, page: str = "D") -> list[str]:
     """The short names of a section's rules, in order."""
-    return SECTIONS[section][1]
+    return PAGES[page][1][section][1]
 
 
 WAITING: Final = frozenset({"D.R.10"})
-"""Rules of the context page that wait: core memory is not there yet."""
+"""Rules that wait: core memory is not there yet."""
 
 
-def known_rules() -> list[str]:
-    """Every numbered rule of the context page; R begins with 0."""
-    return ["D.R.0", *(f"D.{s}.{n}" for s in SECTIONS for n in range(1, len(names_of(s)) + 1))]
+def known_rules(pages: Sequence[str] = ("D", "C")) -> list[str]:
+    """Every numbered rule of the pages that have names; D.R begins with 0."""
+    rules = ["D.R.0"] if "D" in pages else []
+    for page in pages:
+        rules += [f"{page}.{s}.{n}" for s in PAGES[page][1] for n in range(1, len(names_of(s, page)) + 1)]
+    return rules
 
 
 SCOPE: Final = frozenset(known_rules()) - WAITING
@@ -223,29 +289,25 @@ def missing(found: Mapping[str, list[str]]) -> list[str]:
 
 def render(found: Mapping[str, list[str]]) -> str:
     """The page."""
-    rules = known_rules()
-    tested = sum(1 for rule in rules if rule in found)
+    counts: list[str] = []
+    for page, (title, _) in PAGES.items():
+        rules = known_rules((page,))
+        tested = sum(1 for rule in rules if rule in found)
+        counts.append(f"{title}: {len(rules)} rules, {tested} tested, {len(rules) - tested} open.")
     in_scope = sum(1 for rule in SCOPE if rule in found)
-    counts = (
-        f"Context: {len(rules)} rules, {tested} tested, {len(rules) - tested} open. "
-        f"In the scope of this release: {len(SCOPE)}, {in_scope} tested."
-    )
-    lines = [
-        "# Rules and their tests",
-        "",
-        "Written by `python -m tests.rules`; do not edit.",
-        "",
-        counts,
-    ]
+    counts.append(f"In the scope of this release: {len(SCOPE)}, {in_scope} tested.")
     for page, (title, sections) in OTHERS.items():
         count = sum(sections.values())
         done = sum(1 for rule in found if rule.startswith(f"{page}."))
-        lines[-1] += f" {title}: {count} rules, {done} tested, {count - done} open."
-    for section, (title, _) in SECTIONS.items():
-        lines += ["", f"## {section}. {title}", "", "| rule | what | state | tests |", "|---|---|---|---|"]
-        names = [("D.R.0", "one compile per step")] if section == "R" else []
-        names += [(f"D.{section}.{n}", name) for n, name in enumerate(names_of(section), 1)]
-        lines += [_row(rule, name, found.get(rule, [])) for rule, name in names]
+        counts.append(f"{title}: {count} rules, {done} tested, {count - done} open.")
+    lines = ["# Rules and their tests", "", "Written by `python -m tests.rules`; do not edit.", "", " ".join(counts)]
+    for page, (_, sections) in PAGES.items():
+        for section, (title, names) in sections.items():
+            heading = f"## {section}. {title}" if page == "D" else f"## {page}.{section}. {title}"
+            lines += ["", heading, "", "| rule | what | state | tests |", "|---|---|---|---|"]
+            rows = [("D.R.0", "one compile per step")] if (page, section) == ("D", "R") else []
+            rows += [(f"{page}.{section}.{n}", name) for n, name in enumerate(names, 1)]
+            lines += [_row(rule, name, found.get(rule, [])) for rule, name in rows]
     for page, (title, sections) in OTHERS.items():
         lines += ["", f"## {title}", "", "| section | rules | tested | tests |", "|---|---|---|---|"]
         for section, count in sections.items():
