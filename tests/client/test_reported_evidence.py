@@ -39,7 +39,7 @@ async def outcome(
         step = await run.before_model_call([question], model=model)
         if target != "":
             step.payload(target)
-        given = {"messages": [assistant("So.")], **fields}
+        given: dict[str, Any] = {"messages": [assistant("So.")], **fields}
         await run.after_model_call(contextbus.Report(status="succeeded", **given))
         log = await bus.log("r")
         assert (await bus.verify("r")).is_clean
@@ -114,13 +114,25 @@ async def test_a_call_that_did_not_succeed_leaves_no_evidence(status: Any) -> No
         assert (await bus.log("r")).commits[-1].commit.events[-1] == CallFailed(step=0, status=status)
 
 
+def as_text(body: object) -> str:
+    return json.dumps(body)
+
+
+def as_bytes(body: object) -> bytes:
+    return json.dumps(body).encode()
+
+
+def as_given(body: object) -> object:
+    return body
+
+
 @pytest.mark.rule("C.N.13", "C.N.5", "D.W.8")
-@pytest.mark.parametrize("write", [json.dumps, lambda body: json.dumps(body).encode(), lambda body: body])
+@pytest.mark.parametrize("write", [as_text, as_bytes, as_given])
 async def test_the_reported_body_tells_the_retention_and_not_the_rendered_one(write: Any) -> None:
-    body = {"messages": [], **LONG}
+    body: dict[str, object] = {"messages": (), **LONG}
     event = await outcome(CLAUDE, target=None, request_body=write(body), usage=Usage(1, 1, 5))
     assert event.retention_ms == HOUR_MS
-    event = await outcome(CLAUDE, target=None, request_body=write({"messages": []}), usage=Usage(1, 1, 5))
+    event = await outcome(CLAUDE, target=None, request_body=write({"messages": ()}), usage=Usage(1, 1, 5))
     assert event.retention_ms is None
 
 
@@ -191,7 +203,7 @@ async def test_through_openrouter_upstream_and_answering_model_tell(
     upstream: Any, answered: str | None, retention: int | None
 ) -> None:
     router = Model("openrouter", "openai/gpt-5.6", 128_000, 8_000)
-    fields = {"upstream": upstream, "response_model": answered, "usage": CACHED}
+    fields: dict[str, Any] = {"upstream": upstream, "response_model": answered, "usage": CACHED}
     assert (await outcome(router, target="openai", **fields)).retention_ms == retention
 
 

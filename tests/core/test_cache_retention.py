@@ -18,8 +18,14 @@ ODD = {"type": "ephemeral", "ttl": "2h"}
 
 
 def infer(provider: str, body: Any, model_id: str = "m", **known: Any) -> int | None:
-    fields: dict[str, Any] = {"response_model": None, "upstream": None, "writes_5m": None, "writes_1h": None}
-    return infer_retention(provider=provider, model_id=model_id, body=body, **{**fields, "reads": 1, **known})
+    fields: dict[str, Any] = {
+        "response_model": None,
+        "upstream": None,
+        "writes_5m": None,
+        "writes_1h": None,
+        "reads": 1,
+    }
+    return infer_retention(provider=provider, model_id=model_id, body=body, **(fields | known))
 
 
 def text(control: Any, **more: Any) -> dict[str, Any]:
@@ -35,8 +41,20 @@ def test_a_body_that_is_missing_or_no_json_object_says_nothing(body: Any) -> Non
     assert infer("openrouter", body, upstream="OpenAI", response_model="openai/gpt-5.6") is None
 
 
+def as_text(body: object) -> str:
+    return json.dumps(body)
+
+
+def as_bytes(body: object) -> bytes:
+    return json.dumps(body).encode()
+
+
+def as_given(body: object) -> object:
+    return body
+
+
 @pytest.mark.rule("C.N.5", "C.N.6", "C.N.7")
-@pytest.mark.parametrize("write", [json.dumps, lambda b: json.dumps(b).encode(), lambda b: b])
+@pytest.mark.parametrize("write", [as_text, as_bytes, as_given])
 def test_a_text_is_read_as_its_json(write: Any) -> None:
     assert infer("openai", write({"prompt_cache_retention": "24h"}), "gpt-5") == DAY
     assert infer("anthropic", write({"messages": [{"role": "user", "content": [text(LONG)]}]})) == HOUR

@@ -117,11 +117,11 @@ def test_objects_of_the_sdks_are_read_as_their_fields() -> None:
         read_usage(600)
 
 
-INVALID: Any = pytest.mark.parametrize("wrong", [-1, True, 1.0, math.nan, math.inf, "600", 2**53, [6], {"n": 6}])
+INVALID: list[object] = [-1, True, 1.0, math.nan, math.inf, "600", 2**53, [6], {"n": 6}]
 
 
 @pytest.mark.rule("C.M.8")
-@INVALID
+@pytest.mark.parametrize("wrong", INVALID)
 @pytest.mark.parametrize("name", ["input_tokens", "prompt_tokens", "promptTokenCount", "prompt_token_count"])
 def test_an_input_count_that_is_none_is_no_measure(name: str, wrong: Any) -> None:
     facts = read_usage_facts({name: wrong, "output_tokens": 9})
@@ -130,7 +130,7 @@ def test_an_input_count_that_is_none_is_no_measure(name: str, wrong: Any) -> Non
 
 
 @pytest.mark.rule("C.M.8")
-@INVALID
+@pytest.mark.parametrize("wrong", INVALID)
 def test_a_cached_count_that_is_none_is_no_measure_either(wrong: Any) -> None:
     for usage in (
         {"input_tokens": 600, "cache_read_input_tokens": wrong},
@@ -163,7 +163,7 @@ def test_usage_without_a_sound_input_is_no_measure(usage: Any) -> None:
 
 
 @pytest.mark.rule("C.N.8")
-@INVALID
+@pytest.mark.parametrize("wrong", INVALID)
 def test_writes_that_are_no_counts_are_not_told_apart(wrong: Any) -> None:
     facts = read_usage_facts(
         {
@@ -201,6 +201,7 @@ def test_the_parts_of_a_total_never_exceed_it_and_a_cached_part_is_never_lost(
 
 
 MESSAGE = {"type": "message", "input_tokens": 5}
+NOTHING: dict[str, object] = {}
 
 
 @pytest.mark.rule("C.M.9")
@@ -214,7 +215,7 @@ MESSAGE = {"type": "message", "input_tokens": 5}
         ([MESSAGE, MESSAGE], True),
         ([{"type": "compaction"}], True),
         ([{"type": "compaction"}, MESSAGE], True),
-        ([{}], True),
+        ([NOTHING], True),
         (["message"], True),
         ("message", True),
         (1, True),
