@@ -53,6 +53,14 @@ def test_what_is_no_word_is_left_out_whoever_sent_it(wrong: str) -> None:
     assert outcome_of_report(report(started_at=2**53)) == CallSucceeded(step=3)
 
 
+@pytest.mark.rule("C.M.8", "C.N.13")
+@pytest.mark.parametrize("wrong", [-1, 2**53, True, 1.0, "9", None])
+def test_a_measure_or_retention_that_is_no_count_is_left_out_whoever_sent_it(wrong: Any) -> None:
+    assert outcome_of_report(report(measured=wrong, retention_ms=7)) == CallSucceeded(step=3, retention_ms=7)
+    assert outcome_of_report(report(measured=7, retention_ms=wrong)) == CallSucceeded(step=3, measured=7)
+    assert outcome_of_report(report("failed", measured=7, retention_ms=7)) == CallFailed(step=3, status="failed")
+
+
 @pytest.mark.rule("D.W.8")
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3", "anthropic.claude-v2:1", "gemini@001", "gpt-4.1"])
 def test_the_separators_of_model_names_are_part_of_them(name: str) -> None:
