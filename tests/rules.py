@@ -296,8 +296,8 @@ def render(found: Mapping[str, list[str]]) -> str:
         counts.append(f"{title}: {len(rules)} rules, {tested} tested, {len(rules) - tested} open.")
     in_scope = sum(1 for rule in SCOPE if rule in found)
     counts.append(f"In the scope of this release: {len(SCOPE)}, {in_scope} tested.")
-    for page, (title, sections) in OTHERS.items():
-        count = sum(sections.values())
+    for page, (title, numbers) in OTHERS.items():
+        count = sum(numbers.values())
         done = sum(1 for rule in found if rule.startswith(f"{page}."))
         counts.append(f"{title}: {count} rules, {done} tested, {count - done} open.")
     lines = ["# Rules and their tests", "", "Written by `python -m tests.rules`; do not edit.", "", " ".join(counts)]
@@ -308,14 +308,14 @@ def render(found: Mapping[str, list[str]]) -> str:
             rows = [("D.R.0", "one compile per step")] if (page, section) == ("D", "R") else []
             rows += [(f"{page}.{section}.{n}", name) for n, name in enumerate(names, 1)]
             lines += [_row(rule, name, found.get(rule, [])) for rule, name in rows]
-    for page, (title, sections) in OTHERS.items():
+    for page, (title, numbers) in OTHERS.items():
         lines += ["", f"## {title}", "", "| section | rules | tested | tests |", "|---|---|---|---|"]
-        for section, count in sections.items():
+        for section, count in numbers.items():
             carried = {r: t for r, t in found.items() if r.startswith(f"{page}.{section}.")}
-            numbers = ", ".join(sorted(carried, key=lambda r: int(r.rpartition(".")[2])))
+            listed = ", ".join(sorted(carried, key=lambda r: int(r.rpartition(".")[2])))
             files = sorted({test.partition("::")[0] for tests in carried.values() for test in tests})
             shown = "".join(f" {file}<br>" for file in files).removesuffix("<br>").strip()
-            lines.append(f"| {page}.{section} | {count} | {numbers or 'open'} | {shown} |")
+            lines.append(f"| {page}.{section} | {count} | {listed or 'open'} | {shown} |")
     return "\n".join(lines) + "\n"
 
 

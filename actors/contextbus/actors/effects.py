@@ -81,7 +81,7 @@ class Timer(Effect, frozen=True):
 
 
 class Cancel(Effect, frozen=True):
-    """Forget a timer."""
+    """Forget a timer, or a question to a summariser: one of this process stops (C.F.9)."""
 
     run: str
     token: str

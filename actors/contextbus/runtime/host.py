@@ -360,6 +360,7 @@ class Host:
 
     def _start_cancel(self, actor: Actor, entry: RunState, effect: Cancel) -> None:
         self._alarms.cancel(actor, effect.run, effect.token)
+        self._workers.cancel(effect.run, effect.token)
 
     # Life
 

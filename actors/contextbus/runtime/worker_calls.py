@@ -47,6 +47,7 @@ class LocalWorker(Generic[Q, A]):
         self._handler = handler
         self._concurrency = concurrency
         self._active = 0
+        self._calls: dict[tuple[str, str], _Call[Q, A]] = {}
         self.keep = keep
 
     def call(self, question: Q, answer: Callable[[A], None]) -> None:
@@ -58,15 +59,25 @@ class LocalWorker(Generic[Q, A]):
             answer(self.kind.fail(question, "timeout"))
             return
         self._active += 1
-        _Call(self, question, answer).start()
+        call = self._calls[question.run, question.token] = _Call(self, question, answer)
+        call.start()
+
+    def cancel(self, run: str, token: str) -> None:
+        """Stop the call of a question that nobody waits for any more; it gets no answer (C.F.9, D.W.5)."""
+        call = self._calls.get((run, token))
+        if call is not None:
+            call.cancel()
 
     async def invoke(self, question: Q) -> object:
         """Call the function; what it returns is not to be trusted."""
         return await self._handler(question)
 
-    def release(self) -> None:
+    def release(self, call: _Call[Q, A]) -> None:
         """Make room for another call."""
         self._active -= 1
+        key = call.question.run, call.question.token
+        if self._calls.get(key) is call:
+            del self._calls[key]
 
     def judge(self, question: Q, task: asyncio.Task[object]) -> A:
         """Turn what came of a call into an answer."""
@@ -98,26 +109,31 @@ class _Call(Generic[Q, A]):
 
     def __init__(self, worker: LocalWorker[Q, A], question: Q, answer: Callable[[A], None]) -> None:
         self._worker = worker
-        self._question = question
+        self.question = question
         self._answer: Callable[[A], None] | None = answer
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._worker.invoke(self._question))
-        self._timer = loop.call_later(self._question.seconds_left, self._expire)
+        self._task = loop.create_task(self._worker.invoke(self.question))
+        self._timer = loop.call_later(self.question.seconds_left, self._expire)
         self._worker.keep(self._task)
         self._task.add_done_callback(self._finish)
+
+    def cancel(self) -> None:
+        self._answer = None
+        self._timer.cancel()
+        self._task.cancel()
 
     def _expire(self) -> None:
         # The answer does not wait for the function: it may swallow its cancellation.
         self._task.cancel()
-        self._settle(self._worker.expire(self._question))
+        self._settle(self._worker.expire(self.question))
 
     def _finish(self, task: asyncio.Task[object]) -> None:
         self._timer.cancel()
-        self._worker.release()
+        self._worker.release(self)
         if self._answer is not None:
-            self._settle(self._worker.judge(self._question, task))
+            self._settle(self._worker.judge(self.question, task))
         elif not task.cancelled():
             task.exception()  # seen, so that the loop does not report it
 

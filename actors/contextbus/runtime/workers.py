@@ -19,6 +19,7 @@ from contextbus.runtime.worker_answers import A, Q, WorkerKind, kind_of
 from contextbus.runtime.worker_calls import LocalWorker
 from contextbus.runtime.worker_questions import WorkerQuestions
 from contextbus_protocol import subjects
+from contextbus_protocol.compaction import Summarise
 from contextbus_protocol.envelope import ReplyEncoding
 from contextbus_protocol.messages import AnyMessage
 
@@ -101,6 +102,12 @@ class Workers:
                 worker.call(aged, partial(self._deliver, actor))
             else:
                 self._questions.ask(actor, question, aged.seconds_left)
+
+    def cancel(self, run: str, token: str) -> None:
+        """Stop the call of a summariser of this process that was asked with a token; one elsewhere ends by its time."""
+        for (question, _), worker in self._local.items():
+            if question is Summarise:
+                worker.cancel(run, token)
 
     def _take(self, worker: LocalWorker[Any, Any], frame: Frame) -> None:
         encoding = encoding_of(frame)
