@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks import history, replay, selection, step
+from benchmarks import compaction, history, replay, selection, step
 from benchmarks.ratios import summarise
 from benchmarks.sizes import read_hops, read_stored
 from benchmarks.workload import STEP_KINDS, STEPS_OF_A_RUN
@@ -94,3 +94,10 @@ def test_steps_by_length_of_the_history(capsys: pytest.CaptureFixture[str]) -> N
     assert [(r["where"], r["what"].split(", ")[1], r["goal"]) for r in report["ratios"]] == [
         (where, model, 1.5) for where in ("rules alone", "one process") for model in ("plain", "tails kept")
     ]
+
+
+def test_compaction(capsys: pytest.CaptureFixture[str]) -> None:
+    report = run(capsys, compaction)
+    whats = [r["what"].rpartition(",")[0] for r in report["ratios"]]
+    assert whats == ["plan, a message", "extractive summary, a message", "step behind a compaction"]
+    assert all(r["goal"] == compaction.GROWTH_GOAL for r in report["ratios"])
