@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from tests.runtime.acting import KINDS, Kind
+from tests.runtime.acting import KINDS, Kind, fail, step
 from tests.runtime.summing import Answer, Summary, Summing, compact, run_summing
 
+from contextbus.actors.effects import Effects, Send
 from contextbus.runtime.bus import Frame
 from contextbus.runtime.bus_memory import MemoryBroker
 from contextbus.runtime.embedded import Server
@@ -23,10 +24,11 @@ from contextbus.runtime.worker_answers import LONGEST_SUMMARY, MOST_PARTS, SUMMA
 from contextbus.runtime.worker_calls import SummariserHandler
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.chat import user
-from contextbus_protocol.commands import ErrorReply
-from contextbus_protocol.compaction import Summarise, Summarised, SummaryFailed, SummaryPart
+from contextbus_protocol.commands import CompileStep, ErrorReply
+from contextbus_protocol.compaction import CompactionEnded, Summarise, Summarised, SummaryFailed, SummaryPart
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.subjects import ActorName
 from contextbus_protocol.values import Usage
 
 Run = Callable[..., AbstractAsyncContextManager[Summary]]
@@ -356,3 +358,59 @@ async def test_compact_is_refused_where_it_is_not_in_order(world: Summary) -> No
     assert ended.sequence == 7
     late = await world.refused(compact(world.tenant, seconds=0.0))
     assert late.code == "deadline_exceeded"
+
+
+class _Asking:
+    """Selection in place of the real one: has a history compacted, and answers the client with what came of it."""
+
+    name: ActorName = "selection"
+
+    def __init__(self, tenant: str, inbox: str) -> None:
+        self._tenant = tenant
+        self._inbox = inbox
+
+    def initial(self, run: str) -> CompileStep | None:
+        """Give the state of a run of which nothing is known."""
+        del run
+        return None
+
+    def is_idle(self, state: CompileStep | None) -> bool:
+        """Tell whether nothing is under way."""
+        return state is None
+
+    def decide(self, state: CompileStep | None, message: AnyMessage) -> tuple[CompileStep | None, Effects]:
+        """Take one message."""
+        if isinstance(message, CompileStep):
+            request = compact(self._tenant, reply_to=message.reply_to, notify=self._inbox)
+            return message, (Send(subjects.command("compaction", self._tenant), request),)
+        if isinstance(message, CompactionEnded) and state is not None:
+            return None, (fail(state, message.code or ""),)
+        return state, ()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_selection_is_told_when_nobody_compacts(tenant: str, *, broken: bool) -> None:
+    broker = MemoryBroker()
+    bus = broker.bus()
+    rule = _Asking(tenant, f"{subjects.inbox(tenant, 'one')}.selection")
+    async with Host(tenant, "one", bus, MemoryJournal(), (rule,), drain_seconds=0.2) as host:
+        if broken:  # somebody serves it, and lets the actor raise
+            other = Summing(tenant, "")
+            other.decide = _raise  # type: ignore[method-assign]  # a rule that is wrong
+            async with Host(tenant, "two", broker.bus(), MemoryJournal(), (other,), drain_seconds=0.2):
+                answer = await _compile(host, tenant)
+        else:
+            answer = await _compile(host, tenant)
+    assert isinstance(answer, ErrorReply)
+    assert answer.code == ("internal" if broken else "busy")
+
+
+async def _compile(host: Host, tenant: str) -> AnyMessage:
+    address, answer = host.reply_address()
+    host.deliver(subjects.command("selection", tenant), step(tenant, "hello", reply_to=address))
+    async with asyncio.timeout(5):
+        return await answer
+
+
+def _raise(state: object, message: AnyMessage) -> Any:
+    raise ValueError(state, message)
