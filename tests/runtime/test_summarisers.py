@@ -25,7 +25,7 @@ from contextbus.runtime.worker_calls import SummariserHandler
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.chat import user
 from contextbus_protocol.commands import CompileStep, ErrorReply
-from contextbus_protocol.compaction import CompactionEnded, Summarise, Summarised, SummaryFailed, SummaryPart
+from contextbus_protocol.compaction import Compact, CompactionEnded, Summarise, Summarised, SummaryFailed, SummaryPart
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.subjects import ActorName
@@ -388,6 +388,14 @@ class _Asking:
         return state, ()
 
 
+class _Broken(Summing):
+    """Raises on whatever it gets."""
+
+    def decide(self, state: tuple[Compact, ...], message: AnyMessage) -> tuple[tuple[Compact, ...], Effects]:
+        """Take one message."""
+        raise ValueError(state, message)
+
+
 @pytest.mark.parametrize("broken", [False, True])
 async def test_selection_is_told_when_nobody_compacts(tenant: str, *, broken: bool) -> None:
     broker = MemoryBroker()
@@ -395,9 +403,7 @@ async def test_selection_is_told_when_nobody_compacts(tenant: str, *, broken: bo
     rule = _Asking(tenant, f"{subjects.inbox(tenant, 'one')}.selection")
     async with Host(tenant, "one", bus, MemoryJournal(), (rule,), drain_seconds=0.2) as host:
         if broken:  # somebody serves it, and lets the actor raise
-            other = Summing(tenant, "")
-            other.decide = _raise  # type: ignore[method-assign]  # a rule that is wrong
-            async with Host(tenant, "two", broker.bus(), MemoryJournal(), (other,), drain_seconds=0.2):
+            async with Host(tenant, "two", broker.bus(), MemoryJournal(), (_Broken(tenant, ""),), drain_seconds=0.2):
                 answer = await _compile(host, tenant)
         else:
             answer = await _compile(host, tenant)
@@ -410,7 +416,3 @@ async def _compile(host: Host, tenant: str) -> AnyMessage:
     host.deliver(subjects.command("selection", tenant), step(tenant, "hello", reply_to=address))
     async with asyncio.timeout(5):
         return await answer
-
-
-def _raise(state: object, message: AnyMessage) -> Any:
-    raise ValueError(state, message)
