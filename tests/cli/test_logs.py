@@ -140,6 +140,7 @@ def test_the_doctor_finds_what_is_needed(command: Command) -> None:
     for name in ("python", "sqlite fts5", "nats-server", "data folder", "server", "jetstream", "durability"):
         assert found[name] == "ok"
     assert {"tokenizer cl100k_base", "tokenizer o200k_base", "uvloop"} <= set(found)
+    assert (found["SDK openai"], found["SDK anthropic"]) == ("ok", "ok")
     assert not command.data.exists()
     assert "nats-server" in command("doctor").stdout
 

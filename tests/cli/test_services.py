@@ -13,12 +13,17 @@ from typing import Any
 import anyio
 import pytest
 from tests.cli.command import EXAMPLES, ROOT, Command, eventually, is_alive
+from tests.runtime.summing import Summing, compact
 
 import contextbus
 from contextbus.cli.failures import UNREACHABLE, NoServerError
 from contextbus.cli.options import Place
 from contextbus.cli.serving import ACTORS, find_actors, open_link, serve_actors, wait_until_served
 from contextbus.runtime.datafolder import DataFolder
+from contextbus.runtime.host import Host
+from contextbus_protocol import subjects
+from contextbus_protocol.chat import user
+from contextbus_protocol.compaction import Summarised, SummaryFailed, SummaryPart
 
 pytestmark = pytest.mark.broker
 
@@ -49,9 +54,10 @@ def test_every_actor_and_worker_as_a_process_of_its_own(command: Command) -> Non
         assert json.loads(url_file.read_bytes()) == said
         assert said["actors"] == list(ACTORS)
         assert said["sources"] == ["docs", "tickets", "memory", "transcript"]
+        assert said["summarisers"] == ["extractive"]
         assert "token" not in json.dumps(said)
         pids: dict[str, int] = said["processes"]
-        assert set(pids) == {*ACTORS, "docs", "tickets", "memory", "transcript"}
+        assert set(pids) == {*ACTORS, "docs", "tickets", "memory", "transcript", "extractive"}
         server = server_pid(command.data)
 
         def compile_remotely(run: str) -> Any:
@@ -122,6 +128,7 @@ def test_one_process_serves_all_and_leaves_nothing(command: Command, number: int
     with command.running("up", "--worker", EXAMPLES / "tickets.py") as (process, said):
         assert said["processes"] == {}
         assert said["sources"] == ["tickets", "memory", "transcript"]
+        assert said["summarisers"] == ["extractive"]
         command("remember", "Rolls back with care.", "--scope", "user_id=local")
         compiled = command.json(
             *("compile", EXAMPLES / "conversation.json", "--actors", "remote", "--source", "tickets:rag"),
@@ -164,6 +171,7 @@ def test_actors_and_workers_join_a_server_that_runs(command: Command) -> None:
         (("actor", "king"), 2, "selection"),
         (("worker",), 2, "--docs"),
         (("worker", "nowhere.py"), 2, "nowhere.py"),
+        (("worker", "--extractive", "--id", "y"), 2, "--id"),
         (("worker", "--docs", "nowhere"), 2, "nowhere"),
         (("worker", "--memory", "--docs", "x", "--id", "y"), 2, "--id"),
         (("up", "--docs", "nowhere"), 2, "nowhere"),
@@ -227,6 +235,80 @@ def test_a_developer_sees_what_a_source_raised_and_nobody_else_does(
     assert ("ValueError: the cause" in shown) is debug
     assert ("mine.py" in shown) is debug
     assert ("candidate 1: a candidate's score must be a finite number" in shown) is debug
+
+
+MINE = """
+from contextbus.client import candidate, source, summariser
+
+@source(id="notes", kind="rag")
+def notes(query):
+    return [candidate("r", "a note", 1.0)]
+
+@summariser(id="mine")
+def mine(request):
+    return f"{len(request.messages)} messages within {request.max_output_tokens} tokens"
+
+@summariser(id="raises")
+async def raises(request):
+    raise ValueError("the cause")
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.rule("C.X.10", "D.W.4", "D.W.2")
+def test_a_file_may_hold_sources_and_summarisers(command: Command, capfd: pytest.CaptureFixture[str]) -> None:
+    mine = command.folder / "mine.py"
+    mine.write_text(MINE, encoding="utf-8")
+    place = Place(data=command.data, nats=None, tenant="default")
+
+    async def ask(name: str) -> object:
+        async with open_link(place, "test", start=False) as link:
+            inbox = subjects.inbox("default", f"asker-{name}")
+            rule = Summing("default", f"{inbox}.compaction")
+            async with Host("default", f"asker-{name}", link.bus, link.journal, (rule,)) as host:
+                address, answer = host.reply_address()
+                request = compact("default", name, reply_to=address, messages=(user("The port is 4711."),))
+                host.deliver(subjects.command("compaction", "default"), request)
+                with anyio.fail_after(20):
+                    return await answer
+
+    with command.running("up", "--no-memory", "--no-extractive") as (_, up):
+        assert up["summarisers"] == []
+        with (
+            command.running("worker", mine, "--debug") as (_, own),
+            command.running("worker", "--extractive") as (_, built_in),
+        ):
+            assert (own["sources"], own["summarisers"]) == (["notes"], ["mine", "raises"])
+            assert (built_in["sources"], built_in["summarisers"]) == ([], ["extractive"])
+            said = anyio.run(ask, "mine")
+            extract = anyio.run(ask, "extractive")
+            failed = anyio.run(ask, "raises")
+            anyio.run(wait_for, command.data, ("notes", "mine", "raises", "extractive"))
+        assert isinstance(said, Summarised)
+        assert said.parts == (SummaryPart("text", "1 messages within 64 tokens"),)
+        assert isinstance(extract, Summarised)
+        assert "4711" in extract.parts[0].text
+        assert isinstance(failed, SummaryFailed)
+        assert (failed.code, failed.origin_type) == ("error", "ValueError")
+        absent = anyio.run(ask, "mine")
+        assert isinstance(absent, SummaryFailed)
+        assert absent.code == "absent"
+    shown = capfd.readouterr().err
+    assert "summariser 'raises' failed" in shown
+    assert "ValueError: the cause" in shown
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("x = 1\n", "@summariser"),
+        (f"{MINE}\nalso = summariser(id='mine')(lambda request: '')\n", "two summarisers have the id 'mine'"),
+    ],
+)
+def test_a_file_that_cannot_be_served_is_said(command: Command, written: str, words: str) -> None:
+    mine = command.folder / "mine.py"
+    mine.write_text(written, encoding="utf-8")
+    assert words in command("up", "--worker", mine, code=2).stderr
 
 
 @pytest.mark.broker

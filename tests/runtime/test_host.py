@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 from tests.runtime.acting import Asker, Items, Storer, World, offered, reply, run_world, step
+from tests.runtime.summing import compact
 
 from contextbus.actors.effects import Cancel, Effects, Send
 from contextbus.runtime.bus import BusUnavailableError, Frame
@@ -27,6 +28,7 @@ from contextbus.runtime.run_states import RunStates
 from contextbus.runtime.trampoline import Actor, Trampoline
 from contextbus_protocol import codec, subjects
 from contextbus_protocol.commands import CompileStep, ErrorReply, StepCompiled
+from contextbus_protocol.compaction import Compact, Summarise
 from contextbus_protocol.errors import PayloadTooLargeError
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Elapsed
@@ -337,6 +339,32 @@ def test_time_left_is_what_the_last_attempt_brought_less_what_was_spent() -> Non
     for _ in range(2):
         arrivals.note(step("t", "others"))
     assert arrivals.age_question(query).seconds_left == 3.0  # forgotten: as it came
+
+
+def test_a_request_to_compact_brings_its_time_and_a_summariser_gets_what_is_left() -> None:
+    clock = _Clock()
+    arrivals = Arrivals(clock, 2)
+    request = compact("t", seconds=5.0)
+    arrivals.note(request)
+    clock.moment += 2.0
+    aged = arrivals.age(request)
+    assert isinstance(aged, Compact)
+    assert aged.head.seconds_left == 3.0
+    asked = Summarise(
+        run="run",
+        tenant="t",
+        command=request.head.command,
+        token="",
+        reply_to="",
+        summariser="mine",
+        messages=(),
+        instructions="",
+        max_output_tokens=1,
+        seconds_left=4.0,
+    )
+    sent = arrivals.age(asked)
+    assert isinstance(sent, Summarise)
+    assert sent.seconds_left == 2.0
 
 
 def _query(command: CompileStep) -> Query:

@@ -42,7 +42,12 @@ from contextbus.runtime.telemetry import otel_observer
 from contextbus.sources.interface import candidate, source
 from contextbus.sources.rag import FolderSource
 from contextbus.sources.skills import SkillsSource
+from contextbus.summarisers.anthropic import anthropic_summariser
+from contextbus.summarisers.built_in import extractive_summariser
+from contextbus.summarisers.interface import Summary, SummaryRequest, summariser
+from contextbus.summarisers.openai import openai_summariser
 from contextbus_protocol.chat import ChatMessage, ToolResult, assistant, system, user
+from contextbus_protocol.compaction import SummaryPart
 from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.values import (
     Candidate,
@@ -84,10 +89,14 @@ __all__ = [
     "SourceSpec",
     "SourceStatus",
     "StepContext",
+    "Summary",
+    "SummaryPart",
+    "SummaryRequest",
     "TokenEstimator",
     "ToolResult",
     "Usage",
     "answer_load_skill",
+    "anthropic_summariser",
     "apply_working_memory_patch",
     "assistant",
     "candidate",
@@ -96,12 +105,15 @@ __all__ = [
     "create_token_estimator",
     "create_working_memory",
     "estimate_overhead",
+    "extractive_summariser",
     "load_skill_tool",
     "make_estimator",
     "merge_budget",
     "open",
+    "openai_summariser",
     "otel_observer",
     "source",
+    "summariser",
     "system",
     "user",
     "working_memory_tools",

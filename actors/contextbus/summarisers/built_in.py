@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from contextbus.core.estimate import make_estimator
 from contextbus.runtime.user_functions import UserFunction
-from contextbus.summarisers.extractive import extract_summary
 from contextbus.summarisers.interface import SummaryRequest
 from contextbus_protocol import subjects
+from contextbus_protocol.chat import ChatMessage
 
 EXTRACTIVE_ID: Final = "extractive"
 
@@ -37,11 +37,18 @@ class ExtractiveSummariser:
         subjects.encode_name(id)
         self.id = id
         self._count = make_estimator().count if count is None else count
-        self._extract = UserFunction(extract_summary, name=id, arguments=3)
+        self._extract = UserFunction(_extract, name=id, arguments=3)
 
     async def summarise(self, request: SummaryRequest) -> str:
         """Extract within the allowance."""
         return cast("str", await self._extract(request.messages, request.max_output_tokens, self._count))
+
+
+def _extract(messages: Sequence[ChatMessage], max_tokens: int, count: Count) -> str:
+    # Its tables take a tenth of a second to load, which most processes never need.
+    from contextbus.summarisers.extractive import extract_summary  # noqa: PLC0415  # as said above
+
+    return extract_summary(messages, max_tokens, count)
 
 
 def extractive_summariser(
