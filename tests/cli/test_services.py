@@ -57,7 +57,7 @@ def test_every_actor_and_worker_as_a_process_of_its_own(command: Command) -> Non
         assert said["summarisers"] == ["extractive"]
         assert "token" not in json.dumps(said)
         pids: dict[str, int] = said["processes"]
-        assert set(pids) == {*ACTORS, "docs", "tickets", "memory", "transcript", "extractive"}
+        assert set(pids) == {*ACTORS, "docs", "tickets", "memory", "transcript"}
         server = server_pid(command.data)
 
         def compile_remotely(run: str) -> Any:
@@ -171,7 +171,6 @@ def test_actors_and_workers_join_a_server_that_runs(command: Command) -> None:
         (("actor", "king"), 2, "selection"),
         (("worker",), 2, "--docs"),
         (("worker", "nowhere.py"), 2, "nowhere.py"),
-        (("worker", "--extractive", "--id", "y"), 2, "--id"),
         (("worker", "--docs", "nowhere"), 2, "nowhere"),
         (("worker", "--memory", "--docs", "x", "--id", "y"), 2, "--id"),
         (("up", "--docs", "nowhere"), 2, "nowhere"),
@@ -272,14 +271,10 @@ def test_a_file_may_hold_sources_and_summarisers(command: Command, capfd: pytest
                 with anyio.fail_after(20):
                     return await answer
 
-    with command.running("up", "--no-memory", "--no-extractive") as (_, up):
-        assert up["summarisers"] == []
-        with (
-            command.running("worker", mine, "--debug") as (_, own),
-            command.running("worker", "--extractive") as (_, built_in),
-        ):
+    with command.running("up", "--no-memory") as (_, up):
+        assert up["summarisers"] == ["extractive"]
+        with command.running("worker", mine, "--debug") as (_, own):
             assert (own["sources"], own["summarisers"]) == (["notes"], ["mine", "raises"])
-            assert (built_in["sources"], built_in["summarisers"]) == ([], ["extractive"])
             said = anyio.run(ask, "mine")
             extract = anyio.run(ask, "extractive")
             failed = anyio.run(ask, "raises")

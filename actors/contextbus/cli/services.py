@@ -108,7 +108,6 @@ def up(
     skills: options.Skills = None,
     memory: Annotated[bool, typer.Option(help="Serve memory records.")] = True,
     transcript: Annotated[bool, typer.Option(help="Serve what was said in earlier runs.")] = True,
-    extractive: Annotated[bool, typer.Option(help="Serve the summariser that needs no model.")] = True,
     processes: Annotated[
         bool, typer.Option("--processes", help="Every actor and worker as a process of its own, restarted if it dies.")
     ] = False,
@@ -136,7 +135,6 @@ def up(
             skills=skills,
             memory=memory,
             transcript=transcript,
-            extractive=extractive,
         )
         await inputs.check_docs(served.docs)
         await anyio.to_thread.run_sync(inputs.check_skills, skills)
@@ -190,7 +188,6 @@ def run_worker(
     skills: options.Skills = None,
     memory: Annotated[bool, typer.Option("--memory", help="Serve memory records.")] = False,
     transcript: Annotated[bool, typer.Option("--transcript", help="Serve what was said in earlier runs.")] = False,
-    extractive: Annotated[bool, typer.Option("--extractive", help="Serve the summariser that needs no model.")] = False,
     source_id: Annotated[
         str | None,
         typer.Option(
@@ -212,10 +209,9 @@ def run_worker(
     async def work() -> int:
         place = options.find_place(data, nats, tenant, replicas)
         built_in = [bool(docs), skills is not None, memory, transcript].count(True)
-        if file is None and not built_in and not extractive:
+        if file is None and not built_in:
             raise UsageFault(
-                "what is to be served? give a FILE.py, --docs FOLDER, --skills FOLDER, --memory, --transcript or "
-                "--extractive"
+                "what is to be served? give a FILE.py, --docs FOLDER, --skills FOLDER, --memory or --transcript"
             )
         if source_id is not None and (file is not None or built_in != 1):
             raise UsageFault("--id names one built-in source: give it with --docs, --skills, --memory or --transcript")
@@ -225,7 +221,6 @@ def run_worker(
             skills=skills,
             memory=memory,
             transcript=transcript,
-            extractive=extractive,
             source_id=source_id,
         )
         if file is not None and not await anyio.Path(file).is_file():

@@ -151,7 +151,7 @@ async def serve_actors(link: Link, names: Sequence[ActorName]) -> AsyncGenerator
     }
     host = Host(link.tenant, instance, link.bus, link.journal, [rules[name] for name in names])
     if "compaction" in names:  # the default summariser is wherever the actor is: no worker needs to run (C.X.9)
-        host.add_summariser(EXTRACTIVE_ID, Handler(extractive_summariser()))
+        host.add_summariser(EXTRACTIVE_ID, Handler(extractive_summariser()), serve=True)
     async with host:
         yield host
 

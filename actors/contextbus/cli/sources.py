@@ -27,7 +27,7 @@ from contextbus.sources.skills import SkillsSource
 from contextbus.sources.transcript import DEFAULT_ID as TRANSCRIPT_ID
 from contextbus.sources.transcript import transcript_source
 from contextbus.summarisers.anthropic import AnthropicSummariser
-from contextbus.summarisers.built_in import EXTRACTIVE_ID, extractive_summariser
+from contextbus.summarisers.built_in import EXTRACTIVE_ID
 from contextbus.summarisers.interface import Summariser
 from contextbus.summarisers.openai import OpenAISummariser
 
@@ -40,7 +40,6 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     skills: Path | None = None
     memory: bool = False
     transcript: bool = False
-    extractive: bool = False
     source_id: str | None = None
 
     def name(self, usual: str) -> str:
@@ -101,8 +100,6 @@ async def open_workers(place: options.Place, link: Link, served: Served) -> Asyn
             said = transcript_source(link.journal, place.tenant, data=place.folder, id=served.name(TRANSCRIPT_ID))
             stack.push_async_callback(said.aclose)
             sources.append(said)
-        if served.extractive:
-            summarisers.append(extractive_summariser())
         for summariser in summarisers:
             if isinstance(summariser, OpenAISummariser | AnthropicSummariser):
                 stack.push_async_callback(summariser.aclose)
@@ -169,9 +166,7 @@ def plan(place: options.Place, served: Served, label: str | None) -> tuple[Names
         if wanted:
             ids.append(name)
             programs.append(Program(name, ("worker", f"--{name}", *common)))
-    if served.extractive:
-        summarisers.append(EXTRACTIVE_ID)
-        programs.append(Program(EXTRACTIVE_ID, ("worker", "--extractive", *common)))
     check_ids("sources", ids)
+    summarisers.append(EXTRACTIVE_ID)  # it is wherever the compaction actor runs
     check_ids("summarisers", summarisers)
     return Names(actors=ACTORS, sources=tuple(ids), summarisers=tuple(summarisers)), tuple(programs)
