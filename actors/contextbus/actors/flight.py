@@ -73,8 +73,9 @@ class Flight(msgspec.Struct, frozen=True):
     """One command on its way.
 
     ``phase`` is ``open`` until log and working memory are at hand; ``callback`` while the host's function is asked,
-    ``restore`` while a checkpoint is read, ``compact`` while the history is compacted, ``fetch`` while earlier offers are read, ``gather`` while sources are asked, ``erasures`` while it is read what was
-    forgotten since, ``commit`` while placement stores, ``stored`` while a stored package is fetched.
+    ``restore`` while a checkpoint is read, ``compact`` while the history is compacted, ``fetch`` while earlier offers
+    are read, ``gather`` while sources are asked, ``erasures`` while it is read what was forgotten since, ``commit``
+    while placement stores, ``stored`` while a stored package is fetched.
 
     ``items_asked`` is the sequence of the working memory that its present question asks for at least, 0 for the first
     question.  ``queries`` are those of the gather, ``gathered`` what was asked in it; ``asked_again`` names sources
@@ -145,29 +146,6 @@ def items_token(flight: Flight) -> str:
 def deadline_token(command: RunCommand) -> str:
     """The token of the timer that ends the time of a command, which runs from its arrival."""
     return command.command + DEADLINE
-
-
-def drop_waiting(state: SelectionState, command: str) -> tuple[SelectionState, RunCommand | None]:
-    """The state without a command whose turn has not come, and that command if there is one."""
-    found = next((c for c in state.waiting if c.command == command), None)
-    if found is None:
-        return state, None
-    waiting = tuple(c for c in state.waiting if c is not found)
-    return msgspec.structs.replace(state, waiting=waiting), found
-
-
-def follow(state: SelectionState, command: RunCommand) -> SelectionState:
-    """The state with the command in flight once more behind it: whoever sent it first may be gone, and its address too.
-
-    It is next, and finds what the first one stored; its time begins then, for one timer serves both.
-    """
-    waiting = (command, *(c for c in state.waiting if c.command != command.command))
-    return msgspec.structs.replace(state, waiting=waiting)
-
-
-def goes_beside(command: RunCommand) -> bool:
-    """Whether a command is served while the history is compacted for a step (C.K.9)."""
-    return not isinstance(command, CompileStep | OverflowStep | ClearHistory)
 
 
 def digest_command(command: RunCommand) -> str:
