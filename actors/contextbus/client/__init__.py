@@ -22,6 +22,10 @@ asyncio.run(main())
 from __future__ import annotations
 
 from contextbus.client.callbacks import PreparedStep, StepContext
+from contextbus.client.compaction.compact import compact
+from contextbus.client.compaction.counting import estimate_tokens
+from contextbus.client.compaction.planning import CompactionPlan, apply_summary, plan_compaction
+from contextbus.client.compaction.results import CannotFit, Compacted
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
@@ -51,6 +55,7 @@ from contextbus_protocol.values import (
     Model,
     ModelPrefix,
     RefreshOptions,
+    RetentionPolicy,
     Scope,
     SourceResult,
     SourceSpec,
@@ -62,7 +67,10 @@ __all__ = [
     "DEFAULT_CONTEXT_BUDGET",
     "DEFAULT_CONTEXT_REFRESH",
     "Candidate",
+    "CannotFit",
     "ChatMessage",
+    "Compacted",
+    "CompactionPlan",
     "CompiledStep",
     "Compiler",
     "ContextBudget",
@@ -76,6 +84,7 @@ __all__ = [
     "PreparedStep",
     "RefreshOptions",
     "Report",
+    "RetentionPolicy",
     "Run",
     "Scope",
     "SkillsSource",
@@ -88,19 +97,23 @@ __all__ = [
     "ToolResult",
     "Usage",
     "answer_load_skill",
+    "apply_summary",
     "apply_working_memory_patch",
     "assistant",
     "candidate",
+    "compact",
     "compile_context",
     "context_warnings",
     "create_token_estimator",
     "create_working_memory",
     "estimate_overhead",
+    "estimate_tokens",
     "load_skill_tool",
     "make_estimator",
     "merge_budget",
     "open",
     "otel_observer",
+    "plan_compaction",
     "source",
     "system",
     "user",
