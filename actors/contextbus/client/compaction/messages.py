@@ -74,8 +74,9 @@ def read_source(messages: object, own_blocks: Collection[str] = ()) -> Source:
 
 
 def _as_tuple(messages: object) -> tuple[GivenMessage, ...]:
+    kind = _kind(messages)
     if isinstance(messages, str | bytes | bytearray | Mapping) or not isinstance(messages, Iterable):
-        raise InvalidTypeError(f"messages: expected a list of messages, found {_kind(messages)}")
+        raise InvalidTypeError(f"messages: expected a list of messages, found {kind}")
     return tuple(cast("Iterable[GivenMessage]", messages))
 
 
