@@ -198,9 +198,13 @@ def marked_rules() -> dict[str, Any]:
 @pytest.mark.rule("C.A.7")
 async def test_frozen_messages_do() -> None:
     def freeze(value: Any) -> Any:
-        if isinstance(value, dict):
-            return MappingProxyType({key: freeze(item) for key, item in cast("dict[str, Any]", value).items()})
-        return tuple(map(freeze, cast("list[Any]", value))) if isinstance(value, list) else value
+        match value:
+            case dict():
+                return MappingProxyType({key: freeze(item) for key, item in cast("dict[str, Any]", value).items()})
+            case [*items]:
+                return tuple(map(freeze, items))
+            case _:
+                return value
 
     frozen = tuple(freeze(m) for m in [*b1()[:2], assistant_of(call_part("a")), user("more"), assistant("ok")])
     result = await compacted(frozen, keep_last_messages=1, target_tokens=500)
