@@ -22,6 +22,10 @@ asyncio.run(main())
 from __future__ import annotations
 
 from contextbus.client.callbacks import PreparedStep, StepContext
+from contextbus.client.compaction.compact import compact
+from contextbus.client.compaction.counting import estimate_tokens
+from contextbus.client.compaction.planning import CompactionPlan, apply_summary, plan_compaction
+from contextbus.client.compaction.results import CannotFit, Compacted
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
@@ -56,6 +60,7 @@ from contextbus_protocol.values import (
     Model,
     ModelPrefix,
     RefreshOptions,
+    RetentionPolicy,
     Scope,
     SourceResult,
     SourceSpec,
@@ -67,7 +72,10 @@ __all__ = [
     "DEFAULT_CONTEXT_BUDGET",
     "DEFAULT_CONTEXT_REFRESH",
     "Candidate",
+    "CannotFit",
     "ChatMessage",
+    "Compacted",
+    "CompactionPlan",
     "CompiledStep",
     "Compiler",
     "ContextBudget",
@@ -81,6 +89,7 @@ __all__ = [
     "PreparedStep",
     "RefreshOptions",
     "Report",
+    "RetentionPolicy",
     "Run",
     "Scope",
     "SkillsSource",
@@ -97,14 +106,17 @@ __all__ = [
     "Usage",
     "answer_load_skill",
     "anthropic_summariser",
+    "apply_summary",
     "apply_working_memory_patch",
     "assistant",
     "candidate",
+    "compact",
     "compile_context",
     "context_warnings",
     "create_token_estimator",
     "create_working_memory",
     "estimate_overhead",
+    "estimate_tokens",
     "extractive_summariser",
     "load_skill_tool",
     "make_estimator",
@@ -112,6 +124,7 @@ __all__ = [
     "open",
     "openai_summariser",
     "otel_observer",
+    "plan_compaction",
     "source",
     "summariser",
     "system",

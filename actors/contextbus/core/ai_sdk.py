@@ -83,6 +83,16 @@ def estimate_tokens(messages: Sequence[ChatMessage]) -> int:
     Raises:
         InvalidTypeError: a message has opaque content (C.C.3); the text names its index.
     """
+    refuse_opaque(messages)
+    return tokens_of([measure(message) for message in messages])
+
+
+def refuse_opaque(messages: Iterable[ChatMessage]) -> None:
+    """Refuse messages that have no default count.
+
+    Raises:
+        InvalidTypeError: a message has opaque content (C.C.3); the text names its index.
+    """
     for index, message in enumerate(messages):
         if has_opaque(message):
             place = f"messages[{index}].content"
@@ -90,7 +100,6 @@ def estimate_tokens(messages: Sequence[ChatMessage]) -> int:
                 f"{place}: images, files and other parts that are no text have no default count; pass count_tokens",
                 ErrorData(field=place),
             )
-    return tokens_of([measure(message) for message in messages])
 
 
 def _serialised(message: ChatMessage) -> str:

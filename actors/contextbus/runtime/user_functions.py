@@ -51,8 +51,19 @@ class UserFunction:
             # Threads of its own, so that functions which do not end take up those and no others: later queries wait
             # for one within their deadline, and a query that is given up leaves its thread behind.
             context = contextvars.copy_context()
-            found = await asyncio.wrap_future(self._executor.submit(context.run, call, *arguments))
+            submitted = self._executor.submit(context.run, partial(_catch, call), *arguments)
+            found, error = await asyncio.wrap_future(submitted)
+            if error is not None:
+                raise error
         return await found if inspect.isawaitable(found) else found
+
+
+def _catch(call: Callable[..., object], *arguments: object) -> tuple[object, BaseException | None]:
+    """What a function gives or raises: a future would change some exceptions into others (D.W.2)."""
+    try:
+        return call(*arguments), None
+    except BaseException as exc:
+        return None, exc
 
 
 def is_async(function: object) -> bool:

@@ -52,7 +52,7 @@ def _detect(value: object) -> Provider:
     top = cast("Object", value) if isinstance(value, dict) else {"messages": value}
     messages = top.get("messages", [top] if "role" in top or "choices" in top else None)
     listed = cast("list[object]", messages) if isinstance(messages, list | tuple) else None
-    told = _told_by(listed or ())
+    told = told_by(listed or ())
     if told != "ai-sdk" and (top.get("system") is not None or _has_schema(top.get("tools"))):
         return "anthropic"
     if listed is None:
@@ -60,7 +60,7 @@ def _detect(value: object) -> Provider:
     return told or "openai"
 
 
-def _told_by(messages: Sequence[object]) -> Provider | None:
+def told_by(messages: Sequence[object]) -> Provider | None:
     """The provider that the first message tells which is written in one provider's way alone."""
     for item in messages:
         if not isinstance(item, dict):

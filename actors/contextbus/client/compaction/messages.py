@@ -1,0 +1,164 @@
+"""The messages of one call: the caller's own objects, and what each of them says (C.A.5-C.A.7, C.E.7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, NoReturn, cast
+
+import msgspec
+
+from contextbus.client.given import Dumpable, GivenMessage, read_given
+from contextbus.core.compaction.composition import LABEL, summary_message, summary_text
+from contextbus.core.compaction.items import Item
+from contextbus.core.history import digest_message
+from contextbus.core.importers import Conversation, Provider, from_ai_sdk, from_anthropic, from_openai
+from contextbus.core.importers.detect import told_by
+from contextbus_protocol.chat import ChatMessage, Text, ToolResult
+from contextbus_protocol.errors import ErrorData, InvalidTypeError
+
+_OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
+_READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
+    "openai": from_openai,
+    "anthropic": from_anthropic,
+    "ai-sdk": from_ai_sdk,
+}
+_PLACE: Final = re.compile(r"messages\[(\d+)\]")
+
+
+class Source(msgspec.Struct, frozen=True):
+    """The messages of one call; ``given`` are the caller's objects, ``messages`` say the same in our form, by index.
+
+    ``items`` are those with our own blocks marked.
+    """
+
+    given: tuple[GivenMessage, ...]
+    messages: tuple[ChatMessage, ...]
+    items: tuple[Item, ...]
+
+    def summary_message(self, start: int, summary: str) -> GivenMessage:
+        """The message of a summary, in the form of the first message that it stands for (C.E.2)."""
+        if isinstance(self.given[start], ChatMessage | ToolResult):
+            return summary_message(summary)
+        return {"role": "user", "content": summary_text(summary)}
+
+
+def read_source(messages: object, own_blocks: Collection[str] = ()) -> Source:
+    """Read the messages of a call; none of them is changed or copied (C.A.6, C.A.7).
+
+    Args:
+        messages: ChatMessages, tool results, a provider's dicts (AI SDK model messages where nothing tells another
+            provider), or an SDK's objects; each is one message.
+        own_blocks: digests of own blocks (D.G.33).
+
+    Raises:
+        InvalidTypeError: a message cannot be read; the text names its index and field (C.A.5).
+    """
+    given = _as_tuple(messages)
+    read: list[ChatMessage | None] = [None] * len(given)
+    foreign: list[int] = []
+    plain: list[dict[str, object]] = []
+    for index, message in enumerate(given):
+        match message:
+            case ChatMessage():
+                read[index] = _check(message, index)
+            case ToolResult():
+                read[index] = _check(_read_result(message, index), index)
+            case _:
+                foreign.append(index)
+                plain.append(_plain(message, index))
+    for index, found in zip(foreign, _read(plain, foreign), strict=True):
+        read[index] = found
+    whole = tuple(message for message in read if message is not None)
+    return Source(given, whole, _items(whole, own_blocks))
+
+
+def _as_tuple(messages: object) -> tuple[GivenMessage, ...]:
+    kind = _kind(messages)
+    if isinstance(messages, str | bytes | bytearray | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidTypeError(f"messages: expected a list of messages, found {kind}")
+    return tuple(cast("Iterable[GivenMessage]", messages))
+
+
+def _plain(message: object, index: int) -> dict[str, object]:
+    if isinstance(message, Mapping):
+        return dict(cast("Mapping[str, object]", message))
+    if not isinstance(message, Dumpable) or isinstance(message, type):
+        _refuse(index, f"expected a ChatMessage, a ToolResult, a dict or an SDK object, found {_kind(message)}")
+    return dict(message.model_dump())
+
+
+def _read_result(result: ToolResult, index: int) -> ChatMessage:
+    if not isinstance(cast("object", result.id), str):
+        _refuse(index, "the id of a tool result must be a text")
+    try:
+        read = read_given((result,))
+    except InvalidTypeError as exc:
+        _refuse(index, exc.message)
+    return read[0]
+
+
+def _check(message: ChatMessage, index: int) -> ChatMessage:
+    """The message, whose fields hold what their types say: nothing checks that when one is made."""
+    try:
+        msgspec.convert(msgspec.to_builtins(message), ChatMessage)
+    except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as exc:
+        _refuse(index, f"no usable ChatMessage: {exc}" if isinstance(exc, msgspec.ValidationError) else "no message")
+    return message
+
+
+def _read(plain: Sequence[dict[str, object]], indices: Sequence[int]) -> tuple[ChatMessage, ...]:
+    """Dicts of one provider as messages, one for each."""
+    if not plain:
+        return ()
+    try:
+        found = _READERS[_provider_of(plain)](plain).messages
+    except InvalidTypeError as exc:  # places count the dicts alone
+        text = _PLACE.sub(lambda match: f"messages[{indices[int(match[1])]}]", exc.message, count=1)
+        raise InvalidTypeError(text, ErrorData(field=text.partition(":")[0])) from None
+    if len(found) != len(plain):
+        raise InvalidTypeError(f"messages: {len(plain)} dicts read as {len(found)} messages; give one dict a message")
+    return found
+
+
+def _provider_of(plain: Sequence[dict[str, object]]) -> Provider:
+    """Which provider wrote the dicts: what several write alike is the AI SDK's (C.B)."""
+    told = told_by(plain)
+    if told is not None:
+        return told
+    return "openai" if any(map(_is_openai, plain)) else "ai-sdk"
+
+
+def _is_openai(message: dict[str, object]) -> bool:
+    content = message.get("content")
+    parts = cast("Sequence[object]", content) if isinstance(content, list | tuple) else ()
+    fields = [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
+    return any(part.get("type") in _OPENAI_PARTS or (part.get("type") == "file" and "file" in part) for part in fields)
+
+
+def _items(messages: Sequence[ChatMessage], own_blocks: Collection[str]) -> tuple[Item, ...]:
+    if not own_blocks:
+        return tuple(map(Item, messages))
+    own = frozenset(own_blocks)
+    found: list[Item] = []
+    for message in messages:
+        if digest_message(message) not in own:
+            found.append(Item(message))
+        else:
+            found.append(Item(message, "summary" if _is_summary(message) else "block"))
+    return tuple(found)
+
+
+def _is_summary(message: ChatMessage) -> bool:
+    """Whether one of our own blocks is an earlier summary, by its label (C.E.2)."""
+    first = message.content[0] if message.content else None
+    return message.role == "user" and isinstance(first, Text) and first.text.startswith(f"{LABEL}:\n")
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def _refuse(index: int, text: str) -> NoReturn:
+    place = f"messages[{index}]"
+    raise InvalidTypeError(f"{place}: {text}", ErrorData(field=place)) from None
