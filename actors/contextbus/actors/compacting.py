@@ -14,6 +14,7 @@ from contextbus.actors.effects import Effects, Fetch, Scatter, Send, Timer
 from contextbus.core.compaction import reduction as reducing
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.evaluation import is_range_paused, ratio_room
+from contextbus.core.compaction.host_history import HostReplacement, replace_history, save_history
 from contextbus.core.compaction.instructions import write_instructions
 from contextbus.core.compaction.reduction import (
     Answer,
@@ -31,6 +32,7 @@ from contextbus.core.compaction.reduction import (
 from contextbus.core.compaction.request_items import RequestItems, missing_blobs, request_items
 from contextbus.core.compaction.saving import Saved, archive_of, compose, save
 from contextbus.core.estimate import Estimator
+from contextbus.core.projection import history_state
 from contextbus.core.run_state import RunState
 from contextbus.core.step import apply_history
 from contextbus_protocol import blobs, digests
@@ -76,6 +78,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ``texts`` are the messages of blobs by reference.  ``begun`` tells that its start is in the log; ``end`` is the
     number of source messages that its summary stands for, once there is one.  ``answers`` are those of the summariser
     with what it was given, kept for the case that the commit loses a race; ``question`` numbers what is asked.
+    ``given`` is what the host gave in place of the history (P.J.8).
     """
 
     compact: Compact
@@ -95,6 +98,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[tuple[Ask, Answer], ...] = ()
     question: int = 0
     conflicts: int = 0
+    given: HostReplacement | None = None
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -240,6 +244,7 @@ def ask_host(job: Job, at: Instance) -> tuple[Job, Effects]:
         step=job.compact.started.step,
         seconds_left=head.seconds_left * SUMMARY_SHARE,
         composition=_composition(job),
+        history=None if job.after is None else history_state(job.after),
     )
     return job, (Send(head.reply_to, ask, head.reply_as),)
 
@@ -247,6 +252,8 @@ def ask_host(job: Job, at: Instance) -> tuple[Job, Effects]:
 def _composition(job: Job) -> Composition:
     assert job.request is not None
     request = job.request
+    if job.given is not None:
+        return Composition(source_count=job.given.source_count, replacement=job.given.messages)
     match job.asked:
         case CountTail(start=start) if start:
             return _behind(request, start)
@@ -322,6 +329,31 @@ def save_commit(fold: RunState, job: Job, at: Instance, outcome: Reduced, estima
     record = _record(fold, job, at, "completed", events, saved.blobs)
     job = replace(job, phase="commit", saved=saved, end=saved.event.source_count)
     return job, (Send(at.placement, record),)
+
+
+def take_history(job: Job, estimator: Estimator) -> Job:
+    """The job with what the host gave in place of the history.
+
+    Raises:
+        ContextBusError: it is none, or texts do not fit what the log says.
+    """
+    assert job.after is not None
+    request = request_items(job.after, dict(job.texts))
+    given = replace_history(request, job.compact.host_messages or (), estimator)
+    return replace(job, phase="count", request=request, given=given)
+
+
+def history_commit(
+    fold: RunState, job: Job, at: Instance, estimator: Estimator, counted: int | None = None
+) -> tuple[Job, Effects]:
+    """Have the history that the host gave committed as a checkpoint (P.J.8); ``counted`` is the host's own count."""
+    assert job.request is not None
+    assert job.after is not None
+    assert job.given is not None
+    started = job.compact.started
+    saved = save_history(job.after, job.request, started, job.given, estimator=estimator, counted=counted)
+    record = _record(fold, job, at, "completed", (*_first_events(job), saved.event), saved.blobs)
+    return replace(job, phase="commit", saved=saved), (Send(at.placement, record),)
 
 
 def fail_commit(fold: RunState, job: Job, at: Instance, failure: Failure) -> tuple[Job, Effects]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from contextbus.actors import append, gather, recorded, settle, stepping, stored
+from contextbus.actors import append, evaluating, gather, recorded, settle, stepping, stored
 from contextbus.actors.effects import Cancel, Effects, Fetch, Scatter, Send, Timer
 from contextbus.actors.flight import (
     DEADLINE,
@@ -286,15 +286,8 @@ class Selection:
                     if isinstance(command, CompileStep):
                         settle.check_step(command)
                     flight, more = stepping.advance(state.fold, flight, self._at)
-                    state = replace(state, flight=flight)
-                    return (
-                        self._hold(state, flight, (*effects, *more))
-                        if flight.phase == "compact"
-                        else (
-                            state,
-                            (*effects, *more),
-                        )
-                    )
+                    state, effects = replace(state, flight=flight), (*effects, *more)
+                    return self._hold(state, flight, effects) if flight.phase == "compact" else (state, effects)
                 case _:
                     return self._record(state, flight, effects)
         except ContextBusError as exc:
@@ -350,13 +343,9 @@ class Selection:
         held = state.held
         if held is None or message.token != held.token:
             return state, ()  # late, or of an earlier attempt
-        if message.status == "interrupted":
-            held = replace(held, conflicts=held.conflicts + 1)
-        else:
-            held = replace(held, compacted=message)
-        held = replace(held, phase="open", loading=True, prepared=None)
-        state = replace(state, held=held)
-        return self._take_next(state, ()) if state.flight is None else (state, ())
+        effects = gather.cancel_timers(held) if held.timed else ()  # what is asked from now on has its own time
+        state = replace(state, held=evaluating.note_compacted(held, message))
+        return self._take_next(state, effects) if state.flight is None else (state, effects)
 
     def _resume_held(self, state: SelectionState, held: Flight, effects: Effects) -> Step:
         """Go on with the step whose compaction is over, on the log as it is now."""

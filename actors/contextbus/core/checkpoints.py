@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+
 import msgspec
 
 from contextbus.core.owed import owe_entries
 from contextbus.core.persistent import Vector
 from contextbus.core.placed_blocks import PlacedBlock
 from contextbus.core.prefix import break_prefix
-from contextbus.core.projection import request_eighteenths
+from contextbus.core.projection import applied, request_eighteenths
 from contextbus.core.run_state import Checkpoint, CompactionFailures, LastStep, Measured, RunState, Segment
 from contextbus_protocol.events import (
     CallSucceeded,
@@ -16,6 +19,7 @@ from contextbus_protocol.events import (
     CompactionFailed,
     CompactionReason,
     MessagesAppended,
+    ReplacementFact,
     SummaryRedacted,
 )
 from contextbus_protocol.values import Usage
@@ -42,21 +46,51 @@ def complete(state: RunState, event: CompactionCompleted) -> RunState:
         eighteenths=sum(fact.eighteenths for fact in event.replacement),
         records=event.records,
     )
+    if event.host:  # it says nothing of a summariser; blocks stand as where the host changes a history (P.J.8)
+        position = first_change(state, event.replacement)
+        return adopt(replace(state, compaction_due=False), checkpoint, position, keeps_blocks=True)
     state = replace(state, failures=CompactionFailures(), compaction_due=False)
-    return add_usage(adopt(state, checkpoint, keeps_blocks=event.host), event.usage)
+    return add_usage(adopt(state, checkpoint, event.source_count), event.usage)
 
 
-def adopt(state: RunState, checkpoint: Checkpoint, *, keeps_blocks: bool = False) -> RunState:
+def first_change(state: RunState, replacement: Sequence[ReplacementFact]) -> int:
+    """How many source messages stand before the first difference between a request history and another one (D.F.20).
+
+    Args:
+        state: the run with its request history.
+        replacement: what is to stand in place of its beginning.
+    """
+    checkpoint = applied(state)
+    facts = () if checkpoint is None else checkpoint.replacement
+    covered = 0 if checkpoint is None else checkpoint.source_count
+    behind = (entry.digest for entry in state.history[covered:])
+    same = 0
+    for fact, digest in zip(replacement, chain((fact.digest for fact in facts), behind), strict=False):
+        if fact.digest != digest:
+            break
+        same += 1
+    if same >= len(facts):
+        return covered + same - len(facts)
+    return next((fact.source for fact in facts[same:] if fact.source is not None), covered)
+
+
+def adopt(state: RunState, checkpoint: Checkpoint, position: int, *, keeps_blocks: bool = False) -> RunState:
     """The state with a checkpoint in place: the blocks of the range left with it (C.E.9), and are owed (D.H.5).
 
     What the last request began with has changed (D.F.22), and no count that was measured of it holds (C.M.7).
+
+    Args:
+        state: the run before it.
+        checkpoint: what is adopted.
+        position: how many source messages stand before what thinking behind it was written without (D.F.20).
+        keeps_blocks: leave the blocks where they are.
     """
     blocks = state.blocks
     gone: tuple[PlacedBlock, ...] = ()
     if not keeps_blocks:
         blocks, gone = state.blocks.drop(lambda block: block.position <= checkpoint.source_count)
     if state.last is not None:
-        state = break_prefix(state, "compaction", checkpoint.source_count)
+        state = break_prefix(state, "compaction", position)
     state = replace(state, checkpoint=replace(checkpoint, applies=True), blocks=blocks, measured=None)
     return owe_entries(state, gone)
 
@@ -90,7 +124,7 @@ def extend(state: RunState, event: MessagesAppended) -> RunState:
         state = replace(state, turn_begins=True)
     checkpoint = state.checkpoint
     if checkpoint is not None and not checkpoint.applies and is_applicable(state, checkpoint):
-        state = adopt(state, checkpoint)
+        state = adopt(state, checkpoint, checkpoint.source_count)
     return state
 
 
