@@ -14,6 +14,7 @@ from contextbus.actors.effects import Effects, Fetch
 from contextbus.core.compaction import reduction as reducing
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.evaluation import is_range_paused, ratio_room
+from contextbus.core.compaction.host_history import HostReplacement, replace_history
 from contextbus.core.compaction.reduction import (
     Answer,
     Ask,
@@ -114,7 +115,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     number of source messages that its summary stands for, once there is one.  ``answers`` are those of the summariser
     with what it was given, kept for the case that the commit loses a race; ``question`` numbers what is asked.
     ``requests`` counts those to the summariser, ``usages`` are what they cost.  ``late`` tells that the time for
-    questions is over, ``dropping`` that the range goes without a summary.
+    questions is over, ``dropping`` that the range goes without a summary.  ``given`` is what the host gave in place of
+    the history (P.J.8).
     """
 
     compact: Compact
@@ -138,6 +140,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: int = 0
     late: bool = False
     dropping: bool = False
+    given: HostReplacement | None = None
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -213,6 +216,18 @@ def reduce(job: Job) -> Job:
     )
     reduction, asked = reducing.begin(request.items, given)
     return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
+
+
+def take_history(job: Job, estimator: Estimator) -> Job:
+    """The job with what the host gave in place of the history.
+
+    Raises:
+        ContextBusError: it is none, or texts do not fit what the log says.
+    """
+    assert job.after is not None
+    request = request_items(job.after, dict(job.texts))
+    given = replace_history(request, job.compact.host_messages or (), estimator)
+    return replace(job, phase="count", request=request, given=given)
 
 
 def _end_at(request: RequestItems, source_count: int) -> int | None:

@@ -9,6 +9,7 @@ import msgspec
 from contextbus.actors.compacting import Failure, Instance, Job
 from contextbus.actors.effects import Effects, Send
 from contextbus.core.checkpoints import COUNTED
+from contextbus.core.compaction.host_history import save_history
 from contextbus.core.compaction.reduction import CannotFit, Reduced, add_usages
 from contextbus.core.compaction.saving import save
 from contextbus.core.estimate import Estimator
@@ -52,6 +53,19 @@ def save_commit(fold: RunState, job: Job, at: Instance, outcome: Reduced, estima
     record = _record(fold, job, at, "completed", events, saved.blobs)
     job = replace(job, phase="commit", saved=saved, end=saved.event.source_count)
     return job, (Send(at.placement, record),)
+
+
+def history_commit(
+    fold: RunState, job: Job, at: Instance, estimator: Estimator, counted: int | None = None
+) -> tuple[Job, Effects]:
+    """Have the history that the host gave committed as a checkpoint (P.J.8); ``counted`` is the host's own count."""
+    assert job.request is not None
+    assert job.after is not None
+    assert job.given is not None
+    started = job.compact.started
+    saved = save_history(job.after, job.request, started, job.given, estimator=estimator, counted=counted)
+    record = _record(fold, job, at, "completed", (*_first_events(job), saved.event), saved.blobs)
+    return replace(job, phase="commit", saved=saved), (Send(at.placement, record),)
 
 
 def fail_commit(fold: RunState, job: Job, at: Instance, failure: Failure) -> tuple[Job, Effects]:

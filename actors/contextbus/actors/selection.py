@@ -300,8 +300,8 @@ class Selection:
         return (state, effects + more) if state.flight is not None else self._take_next(state, effects + more)
 
     def _compacted(self, state: SelectionState, message: CompactionEnded) -> Step:
-        state = beside.note_end(state, message)
-        return self._take_next(state, ()) if state.flight is None else (state, ())
+        state, effects = beside.note_end(state, message)
+        return self._take_next(state, effects) if state.flight is None else (state, effects)
 
     def _resume_held(self, state: SelectionState, held: Flight, effects: Effects) -> Step:
         state, load = beside.resume(state, held)
