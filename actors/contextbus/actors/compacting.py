@@ -14,6 +14,7 @@ from contextbus.actors.effects import Effects, Fetch, Scatter, Send, Timer
 from contextbus.core.compaction import reduction as reducing
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.evaluation import is_range_paused, ratio_room
+from contextbus.core.compaction.forgotten import drop_forgotten, forgotten_boundary, is_only_forgotten
 from contextbus.core.compaction.instructions import write_instructions
 from contextbus.core.compaction.reduction import (
     Answer,
@@ -140,6 +141,14 @@ def take_texts(job: Job, found: Mapping[str, bytes]) -> Job:
     return replace(job, texts=tuple(texts), reading=(), phase="count")
 
 
+def lacks_only_forgotten(job: Job, found: Mapping[str, bytes]) -> bool:
+    """Whether only messages are gone that the summary stood for which a forget took (C.X.11)."""
+    assert job.after is not None
+    boundary = forgotten_boundary(job.after, job.compact.started)
+    missing = frozenset(job.reading).difference(found)
+    return bool(missing) and boundary is not None and is_only_forgotten(job.after, boundary, missing)
+
+
 def _read_messages(data: bytes) -> tuple[ChatMessage, ...]:
     try:
         return blobs.decode_input(data).messages  # both blobs hold a version and messages
@@ -156,7 +165,7 @@ def reduce(job: Job) -> Job:
     assert job.after is not None
     started = job.compact.started
     request = request_items(job.after, dict(job.texts))
-    options = started.options
+    options, boundary = started.options, forgotten_boundary(job.after, started)
     given = ReductionOptions(
         target_tokens=started.target_tokens - started.envelope_tokens,
         keep=started.policy,
@@ -167,6 +176,7 @@ def reduce(job: Job) -> Job:
         min_shrink=options.min_shrink,
         names_media=True,
         end=None if job.end is None else _end_at(request, job.end),
+        least_end=None if boundary is None else _end_at(request, boundary),
     )
     reduction, asked = reducing.begin(request.items, given)
     return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
@@ -318,6 +328,26 @@ def save_commit(fold: RunState, job: Job, at: Instance, outcome: Reduced, estima
         working_memory=job.compact.working_memory,
         host_counts=job.host_counts,
     )
+    return _send_saved(fold, job, at, saved)
+
+
+def drop_commit(
+    fold: RunState, job: Job, at: Instance, found: Mapping[str, bytes], estimator: Estimator
+) -> tuple[Job, Effects]:
+    """Have committed that the history goes on from the boundary of a summary that a forget took (C.X.11).
+
+    Raises:
+        NotFoundError: messages behind the boundary are gone too.
+        InvalidTypeError: a blob is damaged.
+    """
+    assert job.after is not None
+    job = take_texts(replace(job, reading=tuple(name for name in job.reading if name in found)), found)
+    boundary = forgotten_boundary(job.after or fold, job.compact.started) or 0
+    saved = drop_forgotten(job.after or fold, boundary, dict(job.texts), job.compact.started, estimator)
+    return _send_saved(fold, job, at, saved)
+
+
+def _send_saved(fold: RunState, job: Job, at: Instance, saved: Saved) -> tuple[Job, Effects]:
     events = (*(() if job.begun else _first_events(job)), saved.event)
     record = _record(fold, job, at, "completed", events, saved.blobs)
     job = replace(job, phase="commit", saved=saved, end=saved.event.source_count)

@@ -178,7 +178,13 @@ class Compaction:
         if message.code is not None:
             text = "the run's messages could not be read"
             return self._give_up(state, job, "compact", message.code, text)
-        return self._guard(state, job, lambda: self._reduce(state, compacting.take_texts(job, dict(message.blobs)), ()))
+        return self._guard(state, job, lambda: self._take_texts(state, job, dict(message.blobs)))
+
+    def _take_texts(self, state: CompactionState, job: Job, found: Mapping[str, bytes]) -> Step:
+        if compacting.lacks_only_forgotten(job, found):
+            job, effects = compacting.drop_commit(state.fold, job, self._at, found, self._estimator(job))
+            return replace(state, job=job), effects
+        return self._reduce(state, compacting.take_texts(job, found), ())
 
     def _guard(self, state: CompactionState, job: Job, go: Callable[[], Step]) -> Step:
         """Go on; what cannot be read or counted fails the reduction, and the history stays as it is."""

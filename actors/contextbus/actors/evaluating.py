@@ -85,7 +85,7 @@ def next_evaluation(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> E
     if checkpoint is not None and after.turn_begins and flight.checkpoint != checkpoint.replaced_by:
         return ReadCheckpoint(checkpoint.replaced_by)
     compaction = options.compaction
-    if compaction is None or flight.compacted is not None:
+    if compaction is None or (flight.compacted is not None and not _is_undone(flight, after)):
         return None
     if compaction.counts and flight.host_tokens is None:
         return AskHost("count-tokens", composition=Composition())
@@ -118,6 +118,11 @@ def next_evaluation(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> E
             return None
 
 
+def _is_undone(flight: Flight, after: RunState) -> bool:
+    """Whether a forget took the summary again that was made for this step (C.X.11)."""
+    return flight.compacted is not None and flight.compacted.status == "completed" and after.compaction_due
+
+
 def _evaluated(
     fold: RunState,
     flight: Flight,
@@ -147,7 +152,7 @@ def _evaluated(
         binds_thinking=binds_thinking(options.model, options.bound_models),
         memory_sequence=0 if items is None or items.snapshot is None else items.sequence,
     )
-    return Evaluated(started, paused=index is not None and is_paused(flight.prepared.after))
+    return Evaluated(started, paused=started.cause != "overflow" and is_paused(flight.prepared.after))
 
 
 def evaluation_id(fold: RunState, flight: Flight) -> str:

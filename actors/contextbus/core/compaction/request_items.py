@@ -11,23 +11,46 @@ from contextbus.core.projection import applied, order_replacement
 from contextbus.core.run_state import RunState
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import NotFoundError
-from contextbus_protocol.events import ReplacementFact
+from contextbus_protocol.events import RecordReference, ReplacementFact
 
 
 class RequestItems(msgspec.Struct, frozen=True):
     """The messages of a request history, with blocks among them.
 
     ``facts`` are what a checkpoint says of each, None for blocks.  ``covers`` is the number of source messages that
-    stand up to and with each.
+    stand up to and with each.  ``records`` are those of blocks, each with the number of source messages before it.
     """
 
     items: tuple[Item, ...]
     facts: tuple[ReplacementFact | None, ...]
     covers: tuple[int, ...]
+    records: tuple[tuple[int, RecordReference], ...] = ()
 
     def source_count(self, end: int) -> int:
         """How many source messages the first ``end`` messages stand for (C.L.7)."""
         return self.covers[end - 1] if end else 0
+
+    def records_until(self, source_count: int) -> tuple[RecordReference, ...]:
+        """The records of blocks within the first source messages, each once (C.X.11)."""
+        return tuple(dict.fromkeys(record for position, record in self.records if position <= source_count))
+
+
+def placed_records(state: RunState) -> tuple[tuple[int, RecordReference], ...]:
+    """The records that were placed in the history, each with the number of source messages before its block.
+
+    Those of an earlier checkpoint stand at 0, whether it applies or not: its blocks left with it, and messages that
+    were written behind them may still be there.  What a forget took is not among them.
+    """
+    positions = {block.step: block.position for block in state.blocks}
+    earlier = () if state.checkpoint is None else state.checkpoint.records
+    return (
+        *((0, record) for record in earlier),
+        *(
+            (positions[entry.step], RecordReference(entry.source, entry.record_id, entry.revision))
+            for entry in state.placed
+            if entry.step in positions
+        ),
+    )
 
 
 def missing_blobs(state: RunState, known: Mapping[str, object] | frozenset[str] = frozenset()) -> tuple[str, ...]:
@@ -70,7 +93,7 @@ def request_items(state: RunState, texts: Mapping[str, tuple[ChatMessage, ...]])
         entries = order_replacement(replaced, [fact.source for fact in facts], start, among)
         blocks = blocks[len(among) :]
     covers = [start] * len(entries)
-    bodies = _bodies_behind(state, start, texts)
+    bodies = source_messages(state, start, texts)
     place = 0
     for index, entry in enumerate(state.history[start:], start):
         while place < len(blocks) and blocks[place][0] <= index:
@@ -85,7 +108,9 @@ def request_items(state: RunState, texts: Mapping[str, tuple[ChatMessage, ...]])
         covers.append(index + 1)
     entries += [block for _, block in blocks[place:]]
     covers += [state.history.count] * (len(entries) - len(covers))
-    return RequestItems(tuple(e.item for e in entries), tuple(e.fact for e in entries), tuple(covers))
+    return RequestItems(
+        tuple(e.item for e in entries), tuple(e.fact for e in entries), tuple(covers), placed_records(state)
+    )
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -93,7 +118,9 @@ class _Entry(msgspec.Struct, frozen=True):
     fact: ReplacementFact | None = None
 
 
-def _bodies_behind(state: RunState, start: int, texts: Mapping[str, tuple[ChatMessage, ...]]) -> dict[int, ChatMessage]:
+def source_messages(
+    state: RunState, start: int, texts: Mapping[str, tuple[ChatMessage, ...]]
+) -> dict[int, ChatMessage]:
     """The source messages behind the first ``start`` by index, as far as they are at hand."""
     found: dict[int, ChatMessage] = {}
     for segment in state.segments.backwards():

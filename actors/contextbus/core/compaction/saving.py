@@ -8,12 +8,11 @@ import msgspec
 
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.reduction import Reduced, add_usages
-from contextbus.core.compaction.request_items import RequestItems
+from contextbus.core.compaction.request_items import RequestItems, placed_records
 from contextbus.core.compaction.summariser_input import archived_span
 from contextbus.core.compaction.survival import count_survivors
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message
-from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
 from contextbus.core.working_memory_items import list_items
 from contextbus_protocol import blobs, digests
@@ -40,7 +39,8 @@ class Saved(msgspec.Struct, frozen=True):
 
 def archive_of(request: RequestItems, start: int, end: int) -> tuple[str, bytes]:
     """The archived span of a range: its reference and its bytes (C.X.8)."""
-    data = blobs.encode_archive(archived_span(request.items, start, end))
+    records = request.records_until(request.source_count(end))
+    data = blobs.encode_archive(archived_span(request.items, start, end), records)
     return digests.digest_bytes(data), data
 
 
@@ -69,9 +69,10 @@ def save(
     archive, span = archive_of(request, start, end)
     messages, indices = compose(request, outcome, archive)
     facts = tuple(_fact(request, message, index, estimator) for message, index in zip(messages, indices, strict=True))
-    data = blobs.encode_replacement(messages)
-    reference = digests.digest_bytes(data)
     source_count = request.source_count(end)
+    records = find_records(state, source_count)
+    data = blobs.encode_replacement(messages, records)
+    reference = digests.digest_bytes(data)
     event = CompactionCompleted(
         evaluation=started.evaluation,
         tokens=TokenChange(outcome.before + started.envelope_tokens, outcome.after + started.envelope_tokens),
@@ -86,7 +87,7 @@ def save(
         pieces=outcome.pieces,
         identifiers=_count_identifiers(request, outcome, working_memory),
         thinking=find_thinking(request, end) if started.binds_thinking else (),
-        records=find_records(state, source_count),
+        records=records,
         dropped=outcome.summary is None,
         host_counts=host_counts,
         token_scope="request",
@@ -142,11 +143,8 @@ def find_thinking(request: RequestItems, end: int) -> tuple[tuple[int, int], ...
 
 def find_records(state: RunState, source_count: int) -> tuple[RecordReference, ...]:
     """The records of every block that lay in or before a range, those of an earlier checkpoint among them (C.X.11)."""
-    steps = {block.step for block in state.blocks if block.position <= source_count}
-    checkpoint = applied(state)
-    before = () if checkpoint is None else checkpoint.records
-    found = (RecordReference(e.source, e.record_id, e.revision) for e in state.placed if e.step in steps)
-    return tuple(dict.fromkeys((*before, *found)))
+    found = (record for position, record in placed_records(state) if position <= source_count)
+    return tuple(dict.fromkeys(found))
 
 
 def _count_identifiers(
