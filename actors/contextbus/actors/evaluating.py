@@ -152,7 +152,7 @@ def _evaluated(
         binds_thinking=binds_thinking(options.model, options.bound_models),
         memory_sequence=0 if items is None or items.snapshot is None else items.sequence,
     )
-    return Evaluated(started, paused=started.cause != "overflow" and is_paused(flight.prepared.after))
+    return Evaluated(started, paused=is_paused(flight.prepared.after))
 
 
 def evaluation_id(fold: RunState, flight: Flight) -> str:

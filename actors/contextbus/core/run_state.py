@@ -179,9 +179,9 @@ class RunState(msgspec.Struct, frozen=True):
     thinking was written behind other bytes (D.F.20).  ``refused_task`` is the active task for which a pass limit was
     already reported (D.G.11).  ``redaction_due`` makes the next step retrieve (D.J.1), ``redactions`` are the newest
     forgets as (package or summary, source, record id).  ``skill_calls`` are the calls of ``load_skill``: results answer
-    those that are not closed, also once the host rewrote what came behind them.  ``memory_sequence`` is the newest state of the
-    working memory that a step was of: no later step is of an older one.  ``unaccounted`` tells that a failed step held
-    usage of which no step warned yet (D.L.3).
+    those that are not closed, also once the host rewrote what came behind them.  ``memory_sequence`` is the newest
+    state of the working memory that a step was of: no later step is of an older one.  ``unaccounted`` tells that a
+    failed step held usage of which no step warned yet (D.L.3).
 
     ``segments`` name the blobs of the source messages, oldest first.  ``checkpoint`` is the newest compaction's, also
     while the history does not begin with what it replaced; ``summaries`` are the blobs of all that the run ever had, as

@@ -45,7 +45,7 @@ class CitedSummary(msgspec.Struct, frozen=True):
 
 
 class DueSummary(msgspec.Struct, frozen=True):
-    """A summary that may tell of a forgotten record; ``erasure`` is its tombstone, ``sequence`` that of its own commit."""
+    """A summary that may tell of a forgotten record: ``erasure`` is the tombstone, ``sequence`` its own commit."""
 
     run: str
     record_id: str

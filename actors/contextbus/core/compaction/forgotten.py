@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from contextbus.core.compaction.request_items import source_messages
-from contextbus.core.compaction.saving import Saved, find_records
+from contextbus.core.compaction.request_items import placed_records, source_messages
+from contextbus.core.compaction.saving import Saved
 from contextbus.core.estimate import Estimator
 from contextbus.core.projection import request_eighteenths
 from contextbus.core.run_state import RunState
@@ -74,9 +74,10 @@ def drop_forgotten(
         for index in kept
         for entry in (state.history.entry(index),)
     )
-    records = find_records(state, boundary)
-    data = blobs.encode_replacement(tuple(bodies[index] for index in kept), records)
     gone = [block.fact.eighteenths for block in state.blocks if block.position <= boundary]
+    placed = placed_records(state)[: len(gone) + 1]
+    records = tuple(dict.fromkeys(record for some in placed for record in some))
+    data = blobs.encode_replacement(tuple(bodies[index] for index in kept), records)
     before, prefix = request_eighteenths(state), state.history.keep(boundary)
     after = before - prefix.eighteenths - sum(gone) + sum(fact.eighteenths for fact in facts)
     event = CompactionCompleted(

@@ -18,39 +18,35 @@ class RequestItems(msgspec.Struct, frozen=True):
     """The messages of a request history, with blocks among them.
 
     ``facts`` are what a checkpoint says of each, None for blocks.  ``covers`` is the number of source messages that
-    stand up to and with each.  ``records`` are those of blocks, each with the number of source messages before it.
+    stand up to and with each.  ``records`` are those of an earlier checkpoint, then those of each block, in order.
     """
 
     items: tuple[Item, ...]
     facts: tuple[ReplacementFact | None, ...]
     covers: tuple[int, ...]
-    records: tuple[tuple[int, RecordReference], ...] = ()
+    records: tuple[tuple[RecordReference, ...], ...] = ()
 
     def source_count(self, end: int) -> int:
         """How many source messages the first ``end`` messages stand for (C.L.7)."""
         return self.covers[end - 1] if end else 0
 
-    def records_until(self, source_count: int) -> tuple[RecordReference, ...]:
-        """The records of blocks within the first source messages, each once (C.X.11)."""
-        return tuple(dict.fromkeys(record for position, record in self.records if position <= source_count))
+    def records_before(self, end: int) -> tuple[RecordReference, ...]:
+        """The records of every block among the first ``end`` messages, and of an earlier checkpoint (C.X.11)."""
+        passed = 1 + sum(item.own == "block" for item in self.items[:end])
+        return tuple(dict.fromkeys(record for records in self.records[:passed] for record in records))
 
 
-def placed_records(state: RunState) -> tuple[tuple[int, RecordReference], ...]:
-    """The records that were placed in the history, each with the number of source messages before its block.
+def placed_records(state: RunState) -> tuple[tuple[RecordReference, ...], ...]:
+    """The records of an earlier checkpoint, then those of each block in the history, in order.
 
-    Those of an earlier checkpoint stand at 0, whether it applies or not: its blocks left with it, and messages that
-    were written behind them may still be there.  What a forget took is not among them.
+    A checkpoint's are there whether it applies or not: its blocks left with it, and messages that were written behind
+    them may still be there.  What a forget took is not among them.
     """
-    positions = {block.step: block.position for block in state.blocks}
+    steps: dict[int, list[RecordReference]] = {}
+    for entry in state.placed:
+        steps.setdefault(entry.step, []).append(RecordReference(entry.source, entry.record_id, entry.revision))
     earlier = () if state.checkpoint is None else state.checkpoint.records
-    return (
-        *((0, record) for record in earlier),
-        *(
-            (positions[entry.step], RecordReference(entry.source, entry.record_id, entry.revision))
-            for entry in state.placed
-            if entry.step in positions
-        ),
-    )
+    return (earlier, *(tuple(steps.get(block.step, ())) for block in state.blocks))
 
 
 def missing_blobs(state: RunState, known: Mapping[str, object] | frozenset[str] = frozenset()) -> tuple[str, ...]:

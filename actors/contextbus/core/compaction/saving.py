@@ -8,7 +8,7 @@ import msgspec
 
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.reduction import Reduced, add_usages
-from contextbus.core.compaction.request_items import RequestItems, placed_records
+from contextbus.core.compaction.request_items import RequestItems
 from contextbus.core.compaction.summariser_input import archived_span
 from contextbus.core.compaction.survival import count_survivors
 from contextbus.core.estimate import Estimator
@@ -21,7 +21,6 @@ from contextbus_protocol.events import (
     CompactionCompleted,
     CompactionStarted,
     IdentifierCounts,
-    RecordReference,
     ReplacedRange,
     ReplacementFact,
     TokenChange,
@@ -39,8 +38,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 def archive_of(request: RequestItems, start: int, end: int) -> tuple[str, bytes]:
     """The archived span of a range: its reference and its bytes (C.X.8)."""
-    records = request.records_until(request.source_count(end))
-    data = blobs.encode_archive(archived_span(request.items, start, end), records)
+    data = blobs.encode_archive(archived_span(request.items, start, end), request.records_before(end))
     return digests.digest_bytes(data), data
 
 
@@ -70,7 +68,7 @@ def save(
     messages, indices = compose(request, outcome, archive)
     facts = tuple(_fact(request, message, index, estimator) for message, index in zip(messages, indices, strict=True))
     source_count = request.source_count(end)
-    records = find_records(state, source_count)
+    records = request.records_before(end)
     data = blobs.encode_replacement(messages, records)
     reference = digests.digest_bytes(data)
     event = CompactionCompleted(
@@ -139,12 +137,6 @@ def find_thinking(request: RequestItems, end: int) -> tuple[tuple[int, int], ...
         else:
             ranges.append((fact.source, fact.source + 1))
     return tuple(ranges)
-
-
-def find_records(state: RunState, source_count: int) -> tuple[RecordReference, ...]:
-    """The records of every block that lay in or before a range, those of an earlier checkpoint among them (C.X.11)."""
-    found = (record for position, record in placed_records(state) if position <= source_count)
-    return tuple(dict.fromkeys(found))
 
 
 def _count_identifiers(
