@@ -207,7 +207,13 @@ class Compaction:
         found = dict(message.blobs)
         if compacting.unreadable_checkpoint(job, found):
             return self._send_failure(state, job, compacting.LOST_CHECKPOINT, ())
-        return self._guard(state, job, lambda: self._reduce(state, compacting.take_texts(job, found), ()))
+        return self._guard(state, job, lambda: self._take_texts(state, job, found))
+
+    def _take_texts(self, state: CompactionState, job: Job, found: Mapping[str, bytes]) -> Step:
+        if compacting.lacks_only_forgotten(job, found):
+            job, effects = records.drop_commit(state.fold, job, self._at, found, self._estimator(job))
+            return replace(state, job=job), effects
+        return self._reduce(state, compacting.take_texts(job, found), ())
 
     def _guard(self, state: CompactionState, job: Job, go: Callable[[], Step]) -> Step:
         """Go on; what cannot be read or counted fails the reduction, and the history stays as it is."""

@@ -92,7 +92,7 @@ def next_evaluation(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> E
     if checkpoint is not None and after.turn_begins and flight.checkpoint != checkpoint.replaced_by:
         return ReadCheckpoint(checkpoint.replaced_by)
     compaction = options.compaction
-    if compaction is None or flight.compacted is not None:
+    if compaction is None or (flight.compacted is not None and not _is_undone(flight, after)):
         return None
     if compaction.counts and flight.host_tokens is None:
         return AskHost("count-tokens", composition=Composition())
@@ -161,6 +161,11 @@ def note_compacted(flight: Flight, ended: CompactionEnded) -> Flight:
 
 def _given_messages(flight: Flight) -> tuple[ChatMessage, ...] | None:
     return None if flight.given is None or flight.given.code is not None else flight.given.messages
+
+
+def _is_undone(flight: Flight, after: RunState) -> bool:
+    """Whether a forget took the summary again that was made for this step (C.X.11)."""
+    return flight.compacted is not None and flight.compacted.status == "completed" and after.compaction_due
 
 
 def _evaluated(

@@ -7,7 +7,7 @@ from itertools import chain
 
 import msgspec
 
-from contextbus.core.owed import owe_entries
+from contextbus.core.owed import REMEMBERED_REDACTIONS, drop_record, owe_entries
 from contextbus.core.persistent import Vector
 from contextbus.core.placed_blocks import PlacedBlocks
 from contextbus.core.prefix import break_prefix
@@ -50,11 +50,16 @@ def complete(state: RunState, event: CompactionCompleted) -> RunState:
         eighteenths=sum(fact.eighteenths for fact in event.replacement),
         records=event.records,
     )
+    state = replace(
+        state,
+        compaction_due=False,
+        summaries=state.summaries.extend(((event.replaced_by, event.archive),)),
+        redactions=tuple(r for r in state.redactions if r[0] != event.replaced_by),
+    )
     if event.host:  # it says nothing of a summariser; blocks stand as where the host changes a history (P.J.8)
-        state = _adopt(state, checkpoint, 0, first_change(state, event.replacement))
-        return replace(state, compaction_due=False)
+        return _adopt(state, checkpoint, 0, first_change(state, event.replacement))
     leaving = blocks_before(state, event.replaced_range.end)
-    state = replace(_adopt(state, checkpoint, leaving, event.source_count), compaction_due=False)
+    state = _adopt(state, checkpoint, leaving, event.source_count)
     if event.dropped and event.pieces:
         state = replace(state, failures=_count_failure(state, "error"))
     elif not event.dropped:
@@ -122,8 +127,9 @@ def rewind(state: RunState, keep: int) -> RunState:
     checkpoint = state.checkpoint
     if checkpoint is not None and checkpoint.applies and keep < checkpoint.source_count:
         checkpoint = replace(checkpoint, applies=False)
+    due = state.compaction_due and checkpoint is not None and keep >= checkpoint.source_count
     measured = state.measured if state.measured is not None and keep >= state.measured.count else None
-    return replace(state, segments=segments, checkpoint=checkpoint, measured=measured)
+    return replace(state, segments=segments, checkpoint=checkpoint, measured=measured, compaction_due=due)
 
 
 def extend(state: RunState, event: MessagesAppended) -> RunState:
@@ -162,17 +168,23 @@ def _count_failure(state: RunState, reason: CompactionReason, refused: int | Non
 
 
 def redact_summary(state: RunState, event: SummaryRedacted) -> RunState:
-    """The state once a forget took a summary and its archived span: the next step compacts again (C.X.11)."""
+    """The state once a forget took a summary and its archived span: the next step compacts again (C.X.11).
+
+    What it took of the history makes the next step retrieve as well (D.J.1); one that does not apply is no part of it.
+    """
+    redaction = (event.replaced_by, event.source, event.record_id)
+    state = replace(state, redactions=(*state.redactions, redaction)[-REMEMBERED_REDACTIONS:])
     checkpoint = state.checkpoint
-    if checkpoint is None or checkpoint.replaced_by != event.replaced_by or checkpoint.forgotten:
+    if checkpoint is None or checkpoint.replaced_by != event.replaced_by:
         return state
-    if checkpoint.applies and state.last is not None:
-        state = break_prefix(state, "redacted", 0)
-    last = state.last
-    if last is not None and checkpoint.applies:
-        state = replace(state, last=replace(last, history_forgotten=True))
+    applies, last = checkpoint.applies, state.last
     checkpoint = replace(checkpoint, applies=False, forgotten=True)
-    return replace(state, checkpoint=checkpoint, compaction_due=True, measured=None)
+    state = drop_record(replace(state, checkpoint=checkpoint), event.source, event.record_id)
+    if not applies:
+        return state
+    if last is not None:
+        state = replace(break_prefix(state, "redacted", 0), last=replace(last, history_forgotten=True))
+    return replace(state, compaction_due=True, redaction_due=True, measured=None)
 
 
 def measure(state: RunState, last: LastStep, event: CallSucceeded) -> RunState:

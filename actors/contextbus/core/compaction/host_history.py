@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from contextbus.core.compaction.request_items import RequestItems
-from contextbus.core.compaction.saving import Saved, find_records
+from contextbus.core.compaction.saving import Saved
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message, normalise
 from contextbus.core.run_state import RunState
@@ -93,13 +93,14 @@ def save_history(
         estimator: the run's counter.
         counted: what the host counted of the messages, where it counts (C.M.11).
     """
-    data = blobs.encode_replacement(given.messages)
-    reference = digests.digest_bytes(data)
     if counted is None:
         blocks = sum(item.cost for item in request.items if item.own == "block")
         behind = state.history.eighteenths - state.history.keep(given.source_count).eighteenths
         counted = estimator.tokens(sum(fact.eighteenths for fact in given.facts) + behind + blocks)
     end = next((i for i, c in enumerate(request.covers) if c > given.source_count), len(request.covers))
+    records = request.records_before(end)
+    data = blobs.encode_replacement(given.messages, records)
+    reference = digests.digest_bytes(data)
     event = CompactionCompleted(
         evaluation=started.evaluation,
         tokens=TokenChange(started.tokens_before, counted + started.envelope_tokens),
@@ -109,7 +110,7 @@ def save_history(
         replacement=given.facts,
         replaced_by=reference,
         thinking=_find_thinking(given) if started.binds_thinking else (),
-        records=find_records(state, given.source_count),
+        records=records,
         host=True,
         host_counts=() if started.host_tokens is None else (counted,),
         token_scope="request",
