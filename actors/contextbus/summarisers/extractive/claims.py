@@ -19,6 +19,7 @@ _STANDBY: Final = re.compile(r"(?<!\w)on[- ]call(?!\w)", re.IGNORECASE)
 _ASSIGNMENT: Final = re.compile(
     r"^\s*(.{2,50}?)\s*(=|[:：]|(?<!\w)(?:is|are|ist|sind|lautet|heißt|est|es)(?!\w)|は)\s*(\S.{0,50}?)\s*[.。]?\s*$"
 )
+_LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 _OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
 _LONGEST_UNTYPED: Final = 6
 _STATE: Final = "state"
@@ -42,6 +43,11 @@ class Claim(msgspec.Struct, frozen=True):
 def is_change(text: str) -> bool:
     """Whether a sentence says that something is other than it was."""
     return CHANGE.search(text) is not None and HEDGE.search(text) is None
+
+
+def count_content_words(text: str) -> int:
+    """How many words of a text are no function words."""
+    return sum(1 for m in _LETTERS.finditer(text) if m[0].lower() not in FUNCTION_WORDS)
 
 
 def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
@@ -92,7 +98,11 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
         if word in _OF:
             joined.append(True)
             row.append(None)
-        elif not (word[0].isalnum() and not word[0].isdigit()) or word in FUNCTION_WORDS or "\u3040" <= word[0] <= "\u309f":
+        elif (
+            not (word[0].isalnum() and not word[0].isdigit())
+            or word in FUNCTION_WORDS
+            or "\u3040" <= word[0] <= "\u309f"
+        ):
             joined.append(False)
             row.append(None)
         else:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-# Chinese and Japanese write no spaces, so a word of theirs is found anywhere.
-_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+"""Chinese and Japanese write no spaces, so a word of theirs is found anywhere."""
 
 
 def _compile(*languages: Sequence[str]) -> re.Pattern[str]:
@@ -19,8 +19,8 @@ def _compile(*languages: Sequence[str]) -> re.Pattern[str]:
     unspaced: list[str] = []
     for words in languages:
         for word in words:
-            pattern = re.escape(word.rstrip("*")).replace(r"\ ", r"\s+")
-            if _UNSPACED.search(word):
+            pattern = re.escape(word.rstrip("*")).replace(r"\ ", r"\s+").replace("'", "['’]")
+            if UNSPACED.search(word):
                 unspaced.append(pattern)
             else:
                 spaced.append(pattern + (r"\w*" if word.endswith("*") else ""))
@@ -30,13 +30,22 @@ def _compile(*languages: Sequence[str]) -> re.Pattern[str]:
 
 DUTY: Final = _compile(
     (
-        *("must", "must not", "mustn't", "never", "always", "do not", "don't", "may not", "shall", "shall not"),
+        *("must", "must not", "mustn't", "never", "always", "may not", "shall", "shall not"),
         *("have to", "has to", "required", "requires", "forbidden", "prohibited", "not allowed", "not permitted"),
         *("no more than", "at most", "at least", "under no circumstances", "mandatory", "no exceptions"),
     ),
     (
         *("muss", "müssen", "musst", "darf", "darfst", "dürfen", "nie", "niemals", "immer", "stets", "keinesfalls"),
-        *("auf keinen Fall", "verboten", "untersagt", "Pflicht", "höchstens", "mindestens", "ausnahmslos", "nicht ohne"),
+        *(
+            "auf keinen Fall",
+            "verboten",
+            "untersagt",
+            "Pflicht",
+            "höchstens",
+            "mindestens",
+            "ausnahmslos",
+            "nicht ohne",
+        ),
         *("unter keinen Umständen", "zwingend", "verbindlich"),
     ),
     ("doit", "doivent", "devez", "jamais", "toujours", "interdit*", "obligatoire*", "il faut", "au plus", "au moins"),
@@ -45,9 +54,29 @@ DUTY: Final = _compile(
         *("должен", "должна", "должно", "должны", "нельзя", "никогда", "всегда", "запрещено", "запрещается"),
         *("обязательно", "обязан", "не более", "не менее", "ни в коем случае"),
     ),
-    ("必ず", "絶対に", "てはいけ", "てはなら", "ないでください", "禁止", "なければなら", "しないこと", "以内", "常に", "厳禁"),
+    (
+        "必ず",
+        "絶対に",
+        "てはいけ",
+        "てはなら",
+        "ないでください",
+        "禁止",
+        "なければなら",
+        "しないこと",
+        "以内",
+        "常に",
+        "厳禁",
+    ),
 )
 """Duty and prohibition: what a standing rule says."""
+
+_ORDER_NOT: Final = re.compile(r"(?<!\bi )(?<!\bwe )(?<!\byou )(?<!\bthey )\b(?:do not|don['’]t)\b", re.IGNORECASE)
+
+
+def is_duty(text: str) -> bool:
+    """Whether a text says what must or must not be; "I don't know" does not."""
+    return DUTY.search(text) is not None or _ORDER_NOT.search(text) is not None
+
 
 CARE: Final = _compile(
     (
@@ -55,7 +84,19 @@ CARE: Final = _compile(
         *("keep", "stick to", "limit", "refrain", "instead of", "whenever", "nobody", "no one", "not later than"),
     ),
     (
-        *("soll", "sollen", "sollte", "nur", "ausschließlich", "vermeide*", "bevor", "bis", "ohne", "vor dem", "vor der"),
+        *(
+            "soll",
+            "sollen",
+            "sollte",
+            "nur",
+            "ausschließlich",
+            "vermeide*",
+            "bevor",
+            "bis",
+            "ohne",
+            "vor dem",
+            "vor der",
+        ),
         *("achte", "sofern", "solange", "kein", "keine", "keinen", "niemand", "erst nach", "spätestens", "statt"),
     ),
     ("seulement", "sauf", "avant", "sans", "évite*", "uniquement"),
@@ -85,8 +126,28 @@ CHANGE: Final = _compile(
     ),
     (
         *("jetzt", "nun", "ab sofort", "neu", "neue", "neuer", "neues", "neuen", "geändert", "ändert", "verschoben"),
-        *("aktualisiert", "nicht mehr", "künftig", "gewechselt", "ersetzt", "umbenannt", "erhöht", "gesenkt", "nunmehr"),
-        *("verlängert", "korrigiert", "Korrektur", "von nun an", "umgezogen", "übernimmt", "lieber", "doch", "inzwischen"),
+        *(
+            "aktualisiert",
+            "nicht mehr",
+            "künftig",
+            "gewechselt",
+            "ersetzt",
+            "umbenannt",
+            "erhöht",
+            "gesenkt",
+            "nunmehr",
+        ),
+        *(
+            "verlängert",
+            "korrigiert",
+            "Korrektur",
+            "von nun an",
+            "umgezogen",
+            "übernimmt",
+            "lieber",
+            "doch",
+            "inzwischen",
+        ),
         *("Änderung", "heißt jetzt", "statt dessen", "stattdessen", "verlegt", "angehoben", "umgestellt"),
     ),
     ("maintenant", "désormais", "nouveau", "nouvelle", "changé", "déplacé*", "modifié*", "plutôt", "ne plus"),
@@ -96,13 +157,39 @@ CHANGE: Final = _compile(
         *("перенос*", "обновлен*", "больше не", "вместо", "переименован*", "заменен*", "повышен*", "увеличен*"),
         *("лучше", "переехал*", "сменил*"),
     ),
-    ("今後", "これから", "新しい", "変更", "現在は", "更新", "に変わ", "移動し", "延期", "今は", "引き上げ", "改めて", "代わ"),
+    (
+        "今後",
+        "これから",
+        "新しい",
+        "変更",
+        "現在は",
+        "更新",
+        "に変わ",
+        "移動し",
+        "延期",
+        "今は",
+        "引き上げ",
+        "改めて",
+        "代わ",
+    ),
 )
 """Change: what follows takes the place of what was said before."""
 
 DECISION: Final = _compile(
     (
-        *("decided", "decision", "agreed", "we will", "we'll", "i will", "i'll", "i have", "chose", "chosen", "settled"),
+        *(
+            "decided",
+            "decision",
+            "agreed",
+            "we will",
+            "we'll",
+            "i will",
+            "i'll",
+            "i have",
+            "chose",
+            "chosen",
+            "settled",
+        ),
         *("confirmed", "completed", "done", "finished", "approved", "has been", "have been", "successfully", "go with"),
     ),
     (
@@ -123,7 +210,16 @@ GOAL: Final = _compile(
         *("we need to", "we want to", "i'm trying to", "i am trying to", "looking to", "i need you to"),
     ),
     (
-        *("Ziel", "Aufgabe", "nächster Schritt", "nächste Schritt", "ich brauche", "kannst du", "können Sie", "hilf mir"),
+        *(
+            "Ziel",
+            "Aufgabe",
+            "nächster Schritt",
+            "nächste Schritt",
+            "ich brauche",
+            "kannst du",
+            "können Sie",
+            "hilf mir",
+        ),
         *("wir wollen", "wir arbeiten an", "ich will", "als Nächstes", "wir brauchen"),
     ),
     ("objectif", "but", "tâche", "prochaine étape", "pouvez-vous", "j'ai besoin", "je veux"),
@@ -152,7 +248,16 @@ FAILURE: Final = _compile(
         *("timeout", "not found", "crash*", "broken", "refused", "unable to", "could not", "couldn't", "rejected"),
         *("invalid", "fatal", "panic"),
     ),
-    ("Fehler", "fehlgeschlagen", "scheiter*", "schlägt fehl", "abgestürzt", "Zeitüberschreitung", "abgelehnt", "kaputt"),
+    (
+        "Fehler",
+        "fehlgeschlagen",
+        "scheiter*",
+        "schlägt fehl",
+        "abgestürzt",
+        "Zeitüberschreitung",
+        "abgelehnt",
+        "kaputt",
+    ),
     ("erreur", "échec", "échoué", "impossible", "refusé"),
     ("error", "falló", "fallo", "rechazad*", "imposible"),
     ("ошибка", "ошибки", "не удалось", "сбой", "отказано", "упал*", "не работает"),
@@ -170,8 +275,20 @@ LABELS: Final = frozenset(
 )
 """Words before a colon that name a kind of sentence, never a thing with a value."""
 
+_NO_FAILURE: Final = re.compile(
+    r"(?<!\w)(?:no|without(?: any)?|zero|0|not a single|keine?|ohne|без|нет|sans|aucune?|sin|ningún)\s+(?:\w+\s+)?"
+    r"(?:errors?|failures?|exceptions?|fehler\w*|ошиб\w+|сбо\w+|erreurs?|error\w*)",
+    re.IGNORECASE,
+)
+
+
+def is_failure(text: str) -> bool:
+    """Whether a text tells of a failure; "no errors" does not."""
+    return FAILURE.search(text) is not None and FAILURE.search(_NO_FAILURE.sub(" ", text)) is not None
+
+
 HEDGE: Final = _compile(
-    ("maybe", "perhaps", "might", "could", "what if", "possibly", "suppose", "for example", "e.g.", "would"),
+    ("maybe", "perhaps", "might", "could", "what if", "possibly", "suppose", "for example", "e.g."),
     ("vielleicht", "könnte*", "eventuell", "möglicherweise", "zum Beispiel", "z.B.", "angenommen", "wäre*"),
     ("peut-être", "pourrait", "par exemple"),
     ("quizás", "podría", "por ejemplo"),
@@ -191,10 +308,11 @@ SELF: Final = _compile(
 """First and second person: the line says who spoke."""
 
 COURTESY: Final = re.compile(
-    r"^(?:(?:ok(?:ay)?|yes|no|sure|great|perfect|thanks?(?: you)?(?: (?:so|very) much)?|hi|hello|hey|noted|got it|understood"
-    r"|alright|right|good(?: (?:morning|day|evening))?|you'?re welcome|of course|certainly|absolutely|acknowledged"
-    r"|ja|nein|gut|danke|hallo|alles klar|verstanden|gern(?:e)?|klar|in ordnung|oui|non|merci|bonjour|sí|gracias|hola"
-    r"|да|нет|спасибо|хорошо|понятно|привет|はい|いいえ|了解(?:です|しました)?|ありがとう(?:ございます)?)"
+    r"^(?:(?:ok(?:ay)?|yes|no problem|no|sure|great|perfect|hi there|hi|hello there|hello|hey there|hey|noted|got it"
+    r"|understood|alright|right|good(?: (?:morning|day|evening))?|you['’]?re welcome|of course|certainly|absolutely"
+    r"|acknowledged|ja|nein|gut|hallo|alles klar|verstanden|gern(?:e)?|klar|in ordnung|oui|non|bonjour|sí|hola|да|нет"
+    r"|хорошо|понятно|привет|はい|いいえ|了解(?:です|しました)?"
+    r"|(?:many |vielen )?(?:thanks?(?: you)?|danke?|merci|gracias|спасибо|ありがとう(?:ございます)?)[^\d,.!?。！]{0,60})"
     r"(?:[\s,.!;:、。！]+|$))+",
     re.IGNORECASE,
 )

@@ -8,9 +8,17 @@ from typing import Any, Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.cues import FAILURE
+from contextbus.summarisers.extractive.cues import is_failure
 from contextbus.summarisers.extractive.segments import clean, clip
-from contextbus_protocol.chat import ApprovalRequest, ApprovalResponse, ChatMessage, Document, Text, ToolCall, ToolResult
+from contextbus_protocol.chat import (
+    ApprovalRequest,
+    ApprovalResponse,
+    ChatMessage,
+    Document,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 
 _LONGEST_CALL: Final = 160
 _LONGEST_ARGUMENT: Final = 60
@@ -101,9 +109,9 @@ def find_errors(text: str, *, sure: bool) -> tuple[str, ...]:
         if not stripped:
             continue
         if stripped[0] in "{[":
-            if sure or FAILURE.search(stripped[:_LONGEST_LINE]):
-                found += [m for m in _ERROR_FIELD.findall(stripped[:_SEARCHED]) if sure or FAILURE.search(m)]
-        elif len(stripped) <= _LONGEST_LINE and FAILURE.search(stripped):
+            if sure or is_failure(stripped[:_LONGEST_LINE]):
+                found += [m for m in _ERROR_FIELD.findall(stripped[:_SEARCHED]) if sure or is_failure(m)]
+        elif len(stripped) <= _LONGEST_LINE and is_failure(stripped):
             found.append(stripped)
         if len(found) >= _ERRORS_OF_A_RESULT:
             break

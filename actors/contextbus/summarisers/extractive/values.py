@@ -55,21 +55,33 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
         r"|\b(?i:mitteleuropäische\w*|osteuropäische\w*|westeuropäische\w*|koordinierte\w*)\s+(?i:\w{0,10}zeit)\b"
         r"|(?i:по московскому времени|по гринвичу|по всемирному времени)|日本時間|協定世界時|標準時",
     ),
-    ("ref", r"(?<![\w/.])(?:~|\.{1,2})?/?[\w.@-]{1,80}(?:/[\w.@-]{1,80}){1,20}/?(?<![.,])|\b[A-Za-z]:\\[\w.\\-]{1,200}"),
+    (
+        "ref",
+        r"(?<![\w/.])(?:~|\.{1,2})?/?[\w.@-]{1,80}(?:/[\w.@-]{1,80}){1,20}/?(?<![.,])|\b[A-Za-z]:\\[\w.\\-]{1,200}",
+    ),
     ("ref", r"(?<![\w.])[\w-]{1,80}(?:\.[\w-]{1,40}){0,3}\.(?:[a-z]{2,4}|internal|local|json|yaml|toml|html)(?![\w.])"),
-    ("date", r"(?<![\w-])\d{4}-\d{1,2}-\d{1,2}(?![\w-])|(?<![\w.])\d{1,2}\.\d{1,2}\.(?:\d{2,4})?(?!\w)|(?<!\w)\d{1,2}/\d{1,2}/\d{2,4}(?!\w)"),
+    (
+        "date",
+        r"(?<![\w-])\d{4}-\d{1,2}-\d{1,2}(?![\w-])|(?<![\w.])\d{1,2}\.\d{1,2}\.(?:\d{2,4})?(?!\w)|(?<!\w)\d{1,2}/\d{1,2}/\d{2,4}(?!\w)",
+    ),
     ("date", rf"(?<!\w)(?i:{_MONTH})\.?\s+\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s+\d{{4}})?(?!\w)"),
     ("date", rf"(?<!\w)\d{{1,2}}(?:\.|st|nd|rd|th)?\s+(?:of\s+|de\s+)?(?i:{_MONTH})(?:\s+(?:de\s+)?\d{{4}})?(?!\w)"),
     ("date", r"(?:\d{4}年)?\d{1,2}月(?:\d{1,2}日)?"),
     ("weekday", rf"(?<!\w)(?i:{_WEEKDAY})(?!\w)|[月火水木金土日]曜日?"),
-    ("time", r"(?<![\w:])\d{1,2}:\d{2}(?::\d{2})?(?![\w:])|(?<!\w)\d{1,2}\s?(?:am|pm|Uhr)(?!\w)|\d{1,2}時(?:\d{1,2}分)?"),
+    (
+        "time",
+        r"(?<![\w:])\d{1,2}:\d{2}(?::\d{2})?(?![\w:])|(?<!\w)\d{1,2}\s?(?:am|pm|Uhr)(?!\w)|\d{1,2}時(?:\d{1,2}分)?",
+    ),
     ("money", rf"(?<![\w$])[$€£¥₽]\s?{_DIGITS}(?!\w)|(?<!\w){_DIGITS}\s?(?:[€£¥₽]|(?i:{_CURRENCY})(?!\w))"),
     ("money", rf"(?<!\w)(?i:(?:{_WORDS})\s+{_CURRENCY})(?!\w)|(?:{_DIGITS}万?|{_KANJI})円"),
     ("percent", rf"(?<!\w){_DIGITS}\s?(?:%|(?i:percent|prozent|процент\w{{0,3}}))"),
     ("code", r"(?<![\w-])(?=[\w-]{0,60}\d)(?=[\w-]{0,60}[^\W\d_])[\w]{1,60}(?:-[\w]{1,60}){0,8}(?![\w-])"),
     ("code", r"(?<![\w-])\d{2,20}(?:-\d{2,20}){1,4}(?![\w-])|(?<!\w)[A-Za-z]{1,40}(?:_[A-Za-z]{1,40}){1,6}(?!\w)"),
     ("code", r"#\d{1,12}(?!\w)"),
-    ("number", rf"(?<![\w.,]){_DIGITS}(?!\w)|(?<=[\u3040-\u30ff\u3400-\u9fff]){_DIGITS}|{_DIGITS}(?=[\u3040-\u30ff\u3400-\u9fff])"),
+    (
+        "number",
+        rf"(?<![\w.,]){_DIGITS}(?!\w)|(?<=[\u3040-\u30ff\u3400-\u9fff]){_DIGITS}|{_DIGITS}(?=[\u3040-\u30ff\u3400-\u9fff])",
+    ),
     ("number", rf"(?<!\w)(?i:{_WORDS})(?!\w)"),
     (
         "units",
@@ -92,7 +104,15 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
         "(?i:"
         + _settings(
             *("formal", "informal", "casual", "playful", "warm", "friendly", "dry", "neutral", "serious", "polite"),
-            *("humorous", "professional", "sachlich\\w*", "locker\\w*", "förmlich\\w*", "freundlich\\w*", "herzlich\\w*"),
+            *(
+                "humorous",
+                "professional",
+                "sachlich\\w*",
+                "locker\\w*",
+                "förmlich\\w*",
+                "freundlich\\w*",
+                "herzlich\\w*",
+            ),
             *("verspielt\\w*", "nüchtern\\w*", "официальн\\w*", "дружелюбн\\w*", "строг\\w*", "formel\\w*"),
         )
         + ")|丁寧|敬語|くだけた|親しみ",
@@ -113,7 +133,9 @@ _COMPILED: Final = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTE
 
 _TITLE: Final = r"(?:Mr|Mrs|Ms|Dr|Prof|Herrn?|Frau|Mme|Sr|Sra)\.?"
 _CAPITALISED: Final = r"[^\W\d_a-zà-ÿа-я][\w'’]{1,30}"
-_NAME: Final = re.compile(rf"(?<![\w-]){_TITLE}\s+{_CAPITALISED}(?![\w-])|(?<![\w-])(?:{_CAPITALISED}\s+){{1,3}}{_CAPITALISED}(?![\w-])")
+_NAME: Final = re.compile(
+    rf"(?<![\w-]){_TITLE}\s+{_CAPITALISED}(?![\w-])|(?<![\w-])(?:{_CAPITALISED}\s+){{1,3}}{_CAPITALISED}(?![\w-])"
+)
 _LOWER: Final = re.compile(r"[^\W\d_]")
 
 EXACT: Final = ("url", "email", "ref", "code", "quoted")
