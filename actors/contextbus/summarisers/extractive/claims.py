@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -17,7 +18,7 @@ _WORD: Final = re.compile(
 )
 _STANDBY: Final = re.compile(r"(?<!\w)on[- ]call(?!\w)", re.IGNORECASE)
 _ASSIGNMENT: Final = re.compile(
-    r"^\s*(.{2,50}?)\s*(=|[:：]|(?<!\w)(?:is|are|ist|sind|lautet|heißt|est|es)(?!\w)|は)\s*(\S.{0,50}?)\s*[.。]?\s*$"
+    r"^\s*(.{2,50}?)\s*(=|[:：]|(?<!\w)(?:is|are|ist|sind|lautet|heißt)(?!\w)|は)\s*(\w.{0,50}?)\s*[.。]?\s*$"
 )
 _LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 _OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
@@ -125,12 +126,16 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     return frozenset(beside), tuple(beside.items())
 
 
-def replaces(newer: Claim, older: Claim, *, change: bool) -> bool:
+def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[tuple[str, str]] = ()) -> bool:
     """Whether a later claim takes the place of an earlier one.
 
     Both have a value of one kind, and not the same; they are about the same thing.  What counts as the same depends on
-    how sure the later one is that something changed (``change``), and on whether the kind is a setting.
+    how sure the later one is that something changed (``change``), on whether the kind is a setting, and on whether the
+    later one names the earlier value as one that is over (``given_up``).
     """
+    if any(value in given_up for value in older.values):
+        shared = newer.topic & older.topic
+        return bool(shared) and not _contrast(newer, older, shared)
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
         return False

@@ -28,11 +28,14 @@ def _compile(*languages: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(parts), re.IGNORECASE)
 
 
+CONDITIONS: Final = ("If ", "When ", "No ", "Wenn ", "Falls ", "Sobald ", "Если ", "Когда ", "Si ", "Cuando ", "Quand ")
+"""How a sentence begins that says what to do in some case, or what there must not be."""
+
 DUTY: Final = _compile(
     (
         *("must", "must not", "mustn't", "never", "always", "may not", "shall", "shall not"),
         *("have to", "has to", "required", "requires", "forbidden", "prohibited", "not allowed", "not permitted"),
-        *("no more than", "at most", "at least", "under no circumstances", "mandatory", "no exceptions"),
+        *("no more than", "at most", "at least", "under no", "on no account", "mandatory", "no exceptions"),
     ),
     (
         *("muss", "müssen", "musst", "darf", "darfst", "dürfen", "nie", "niemals", "immer", "stets", "keinesfalls"),
@@ -46,7 +49,7 @@ DUTY: Final = _compile(
             "ausnahmslos",
             "nicht ohne",
         ),
-        *("unter keinen Umständen", "zwingend", "verbindlich"),
+        *("unter keinen Umständen", "unter keinem", "zwingend", "verbindlich"),
     ),
     ("doit", "doivent", "devez", "jamais", "toujours", "interdit*", "obligatoire*", "il faut", "au plus", "au moins"),
     ("debe", "deben", "nunca", "siempre", "prohibido", "obligatorio", "hay que", "como máximo", "al menos"),
@@ -81,7 +84,19 @@ def is_duty(text: str) -> bool:
 CARE: Final = _compile(
     (
         *("should", "should not", "only", "avoid", "make sure", "ensure", "unless", "until", "before", "without"),
-        *("keep", "stick to", "limit", "refrain", "instead of", "whenever", "nobody", "no one", "not later than"),
+        *(
+            "keep",
+            "stick to",
+            "limit",
+            "refrain",
+            "instead of",
+            "whenever",
+            "every",
+            "each",
+            "nobody",
+            "no one",
+            "not later than",
+        ),
     ),
     (
         *(
@@ -97,21 +112,62 @@ CARE: Final = _compile(
             "vor dem",
             "vor der",
         ),
-        *("achte", "sofern", "solange", "kein", "keine", "keinen", "niemand", "erst nach", "spätestens", "statt"),
+        *(
+            "achte",
+            "sofern",
+            "solange",
+            "kein",
+            "keine",
+            "keinen",
+            "niemand*",
+            "jede*",
+            "alle",
+            "sämtliche*",
+            "erst nach",
+            "spätestens",
+            "statt",
+        ),
     ),
-    ("seulement", "sauf", "avant", "sans", "évite*", "uniquement"),
-    ("solo", "salvo", "antes de", "sin", "evita*", "únicamente"),
-    ("только", "без", "до", "прежде чем", "следует", "избега*", "лишь", "вместо"),
-    ("だけ", "のみ", "前に", "まで", "場合は", "してください", "べき"),
+    ("seulement", "sauf", "avant", "sans", "évite*", "uniquement", "chaque", "tous", "toutes"),
+    ("solo", "salvo", "antes de", "sin", "evita*", "únicamente", "cada", "todos", "todas"),
+    (
+        "только",
+        "без",
+        "до",
+        "прежде чем",
+        "следует",
+        "избега*",
+        "лишь",
+        "вместо",
+        "кажд*",
+        "все",
+        "всех",
+        "никто",
+        "никому",
+        "никого",
+    ),
+    ("だけ", "のみ", "前に", "まで", "場合は", "してください", "べき", "すべて", "全て"),
 )
 """Care and condition: weaker signs of a rule."""
 
 WISH: Final = _compile(
-    ("want", "wants", "prefer", "prefers", "would like", "would rather", "i'd rather", "i'd like", "please", "favour*"),
+    (
+        "want",
+        "wants",
+        "prefer",
+        "prefers",
+        "would like",
+        "would rather",
+        "i'd rather",
+        "i'd like",
+        "i like",
+        "please",
+        "favour*",
+    ),
     ("möchte*", "bevorzug*", "lieber", "wünsch*", "bitte", "hätte gern*", "mag"),
     ("veux", "voudrais", "préfère*", "merci de", "s'il vous plaît", "souhait*"),
     ("quiero", "quisiera", "prefier*", "por favor"),
-    ("хочу", "хотел*", "предпочита*", "пожалуйста", "лучше"),
+    ("хочу", "хотел*", "предпочита*", "пожалуйста", "лучше", "нравится", "нравятся"),
     ("希望", "お願い", "好み", "ほしい", "欲しい"),
 )
 """Wish and preference."""
@@ -122,7 +178,19 @@ CHANGE: Final = _compile(
         *("instead", "switched", "replaced", "replaces", "rather", "henceforth", "going forward", "as of", "rotated"),
         *("rotation", "renamed", "raised", "lowered", "increased", "reduced", "postponed", "extended", "correction"),
         *("corrected", "previous", "actually", "rebased", "migrated", "took over", "takes over", "scratch that"),
-        *("revised", "shifted", "pushed back", "brought forward", "anymore"),
+        *("revised", "shifted", "pushed back", "brought forward", "anymore", "former", "formerly", "void", "obsolete"),
+        *(
+            "superseded",
+            "outdated",
+            "withdrawn",
+            "went up",
+            "goes up",
+            "went down",
+            "rises",
+            "rose",
+            "fell",
+            "drops to",
+        ),
     ),
     (
         *("jetzt", "nun", "ab sofort", "neu", "neue", "neuer", "neues", "neuen", "geändert", "ändert", "verschoben"),
@@ -148,14 +216,27 @@ CHANGE: Final = _compile(
             "doch",
             "inzwischen",
         ),
-        *("Änderung", "heißt jetzt", "statt dessen", "stattdessen", "verlegt", "angehoben", "umgestellt"),
+        *(
+            "Änderung",
+            "heißt jetzt",
+            "statt dessen",
+            "stattdessen",
+            "verlegt",
+            "angehoben",
+            "umgestellt",
+            "bisherig*",
+            "ehemalig*",
+            "ungültig*",
+            "überholt",
+        ),
+        *("steigt", "stieg", "sinkt", "sank", "klettert"),
     ),
     ("maintenant", "désormais", "nouveau", "nouvelle", "changé", "déplacé*", "modifié*", "plutôt", "ne plus"),
     ("ahora", "nuevo", "nueva", "cambi*", "a partir de ahora", "ya no", "actualizad*", "movid*"),
     (
         *("теперь", "отныне", "новый", "новая", "новое", "новые", "изменил*", "изменен*", "изменён*", "перенес*"),
         *("перенос*", "обновлен*", "больше не", "вместо", "переименован*", "заменен*", "повышен*", "увеличен*"),
-        *("лучше", "переехал*", "сменил*"),
+        *("лучше", "переехал*", "сменил*", "прежн*", "недействительн*", "вырос*", "снизил*", "подорожал*"),
     ),
     (
         "今後",
@@ -185,7 +266,6 @@ DECISION: Final = _compile(
             "we'll",
             "i will",
             "i'll",
-            "i have",
             "chose",
             "chosen",
             "settled",
@@ -260,7 +340,7 @@ FAILURE: Final = _compile(
     ),
     ("erreur", "échec", "échoué", "impossible", "refusé"),
     ("error", "falló", "fallo", "rechazad*", "imposible"),
-    ("ошибка", "ошибки", "не удалось", "сбой", "отказано", "упал*", "не работает"),
+    ("ошибка", "ошибки", "не удалось", "сбой", "отказано", "упал*", "не работает", "не проходит"),
     ("エラー", "失敗", "例外", "拒否", "見つかりません", "できません"),
 )
 """Failures."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -18,7 +19,9 @@ from contextbus.summarisers.extractive.claims import (
 )
 from contextbus.summarisers.extractive.cues import (
     CARE,
+    CONDITIONS,
     DECISION,
+    FUNCTION_WORDS,
     GOAL,
     HEDGE,
     OPEN,
@@ -30,8 +33,10 @@ from contextbus.summarisers.extractive.cues import (
 )
 from contextbus.summarisers.extractive.segments import Section, Segment
 from contextbus.summarisers.extractive.thesaurus import is_attribute
-from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value
+from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values
 
+_CLAUSE: Final = re.compile(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、")
+_JOINING: Final = re.compile(r"[\s,;]+(?:and|und|et|y|и)$")
 _QUESTION: Final = re.compile(r"[?？؟]\s*$")
 _SPEAKER: Final = re.compile(r"^(?:user|assistant): ")
 _RECENT_OF_A_CONCEPT: Final = 16
@@ -97,7 +102,8 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
     if section is None:
         return None
     claims, values = ((), ()) if is_question or section == "Tool calls" else find_claims(said)
-    if section == "Notes" and (values or claims or segment.marked) and segment.section is None:
+    told = any(v.kind not in SETTINGS for v in values) or any("state" in claim.kinds for claim in claims)
+    if section == "Notes" and (told or segment.marked) and segment.section is None:
         section = "Values"
     if segment.section is None and not segment.marked and _is_empty(segment, section, said, has_values=bool(values)):
         return None
@@ -149,7 +155,7 @@ def _classify(segment: Segment, *, is_question: bool, turns: Turns) -> Section |
     wants = GOAL.search(text) is not None
     if person and wants and not is_duty(text):
         return "Goal"
-    if is_duty(text) or (person and (CARE.search(text) or WISH.search(text) or text.startswith(("No ", "If ")))):
+    if is_duty(text) or (person and (CARE.search(text) or WISH.search(text) or text.startswith(CONDITIONS))):
         return "Constraints"
     if is_failure(text):
         return "Failures"
@@ -214,19 +220,24 @@ class _Ledger:
         change = is_change(fact.text)
         if HEDGE.search(fact.text):
             return fact
+        given_up = tuple((v.kind, v.text) for v in fact.values if _cut_off(fact.text, v.text) != fact.text)
         for claim in fact.claims:
             found = [
                 (number, old)
                 for number in self._near(claim)
                 for old in self._claims(number)
-                if self._may_replace(fact, self._facts[number], change=change) and replaces(claim, old, change=change)
+                if self._may_replace(fact, self._facts[number], change=change)
+                and replaces(claim, old, change=change, given_up=given_up)
             ]
             if not found:
                 continue
             number, best = max(found, key=lambda each: (closeness(claim, each[1]), each[0]))
             gone = {n: old for n, old in found if old.topic == best.topic or set(old.values) & set(best.values)}
             gone[number] = best
-            stale = tuple(v for v in best.values if v[0] in claim.kinds and v not in claim.values) or best.values
+            stale = (
+                tuple(v for v in best.values if v[0] in claim.kinds and (v not in claim.values or v in given_up))
+                or best.values
+            )
             for value in stale:
                 for other in self._by_value.get(value, ())[-_RECENT_OF_A_CONCEPT:]:
                     for old in self._claims(other):
@@ -287,9 +298,11 @@ def _cut_off(text: str, value: str) -> str:
 def _without(fact: Fact, claim: Claim, stale: tuple[str, ...]) -> Fact | None:
     """What is left of a fact without the part that a later one replaced; None where nothing of use is left."""
     said = fact.said
-    clauses = re.split(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、", said)
+    _, masked = find_values(said, FUNCTION_WORDS)
+    cuts = [0, *(m.end() for m in _CLAUSE.finditer(masked)), len(said)]
+    clauses = [said[start:end] for start, end in pairwise(cuts)]
     kept = [c for c in clauses if c and not any(value in " ".join(c.lower().split()) for value in stale)]
-    rest = " ".join(kept).strip(" ,;")
+    rest = _JOINING.sub("", "".join(kept).strip(" ,;"))
     if not kept or len(kept) == len(clauses):
         return None
     claims, values = find_claims(rest)

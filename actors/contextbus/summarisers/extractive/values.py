@@ -82,7 +82,6 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
         "number",
         rf"(?<![\w.,]){_DIGITS}(?!\w)|(?<=[\u3040-\u30ff\u3400-\u9fff]){_DIGITS}|{_DIGITS}(?=[\u3040-\u30ff\u3400-\u9fff])",
     ),
-    ("number", rf"(?<!\w)(?i:{_WORDS})(?!\w)"),
     (
         "units",
         "(?i:"
@@ -108,7 +107,7 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
                 "humorous",
                 "professional",
                 "sachlich\\w*",
-                "locker\\w*",
+                "lockere[rsnm]?",
                 "förmlich\\w*",
                 "freundlich\\w*",
                 "herzlich\\w*",
