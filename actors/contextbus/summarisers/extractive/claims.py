@@ -10,7 +10,7 @@ import msgspec
 
 from contextbus.summarisers.extractive.cues import CHANGE, FUNCTION_WORDS, HEDGE, LABELS
 from contextbus.summarisers.extractive.thesaurus import find_concepts, is_attribute
-from contextbus.summarisers.extractive.values import MANNER, SETTINGS, Value, find_values
+from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values
 
 _CLAUSE_END: Final = re.compile(r"[;；。！？]|[.!?](?=\s|$)")
 _WORD: Final = re.compile(
@@ -23,6 +23,7 @@ _ASSIGNMENT: Final = re.compile(
 _LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 _OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
 _LONGEST_UNTYPED: Final = 6
+_SEVERAL: Final = 2
 _STATE: Final = "state"
 
 
@@ -142,6 +143,8 @@ def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[t
     shared = newer.topic & older.topic
     if not shared or _contrast(newer, older, shared):
         return False
+    if not _same_subject(newer, older, kinds, change=change):
+        return False
     if newer.topic == older.topic:
         return change or _STATE + "?" not in kinds
     if kinds[0].startswith(_STATE):
@@ -154,6 +157,18 @@ def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[t
     if all(is_attribute(c) for c in shared):
         return False
     return len(shared) * 5 >= len(newer.topic | older.topic)
+
+
+def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change: bool) -> bool:
+    """Whether identifiers leave two claims about the same: "Ticket A-1 failed" and "Ticket A-2 failed" are two things."""
+    mine = [v for v in newer.values if v[0] in EXACT or v[0] == "number"]
+    theirs = [v for v in older.values if v[0] in EXACT or v[0] == "number"]
+    if any(v in theirs for v in mine):
+        return True
+    if change:
+        return len(mine) < _SEVERAL or len(theirs) < _SEVERAL
+    alone = len(newer.values) == len(older.values) == 1
+    return not any(v[0] in EXACT for v in mine) and (alone or not mine) or kinds[0].startswith(_STATE)
 
 
 def closeness(newer: Claim, older: Claim) -> float:

@@ -40,10 +40,12 @@ _JOINING: Final = re.compile(r"[\s,;]+(?:and|und|et|y|и)$")
 _QUESTION: Final = re.compile(r"[?？؟]\s*$")
 _SPEAKER: Final = re.compile(r"^(?:user|assistant): ")
 _RECENT_OF_A_CONCEPT: Final = 16
-_OFF: Final = (
-    r"(?:from|instead of|rather than|not|formerly|previously|was|von|vom|statt|anstelle von|bisher|с|со|вместо|не|de"
-    r"|au lieu de|en vez de)"
+_OFF: Final = re.compile(
+    r"[\s,(（]*(?<!\w)(?:from|instead of|rather than|not|formerly|previously|was|von|vom|statt|anstelle von|bisher|с|со"
+    r"|вместо|не|de|au lieu de|en vez de)\s+(?:(?:the|dem|den)\s+)?$",
+    re.IGNORECASE,
 )
+_LONGEST_OFF: Final = 40
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -220,7 +222,7 @@ class _Ledger:
         change = is_change(fact.text)
         if HEDGE.search(fact.text):
             return fact
-        given_up = tuple((v.kind, v.text) for v in fact.values if _cut_off(fact.text, v.text) != fact.text)
+        given_up = tuple((v.kind, v.text) for v in _find_given_up(fact))
         for claim in fact.claims:
             found = [
                 (number, old)
@@ -267,7 +269,9 @@ class _Ledger:
     def _take_over(self, fact: Fact, gone: dict[int, Claim], stale: Sequence[tuple[str, str]]) -> Fact:
         text, score, section = fact.text, fact.score, fact.section
         for kind, value in stale:
-            text = _cut_off(text, value)
+            over = next((v for v in _find_given_up(fact) if (v.kind, v.text) == (kind, value)), None)
+            if over is not None and text == fact.text:
+                text = text.removesuffix(fact.said) + _cut_off(fact.said, over)
             if kind in EXACT or kind in {"date", "money", "name"}:
                 self.retired[value] = None
         for number in sorted(gone):
@@ -287,12 +291,25 @@ class _Ledger:
         return msgspec.structs.replace(fact, score=score, section=section)
 
 
-def _cut_off(text: str, value: str) -> str:
-    """A text without the value it says is over: "from 3 May to 9 May" becomes "to 9 May"."""
-    at = re.escape(value).replace(r"\ ", r"\s+")
-    pattern = rf"[\s,(（]*(?<!\w){_OFF}\s+(?:the\s+|dem\s+|den\s+)?{at}[)）]?(?!\w)|{at}(?:から|ではなく)"
-    cut = re.sub(pattern, "", text, flags=re.IGNORECASE)
-    return " ".join(cut.split()) or text
+def _find_given_up(fact: Fact) -> tuple[Value, ...]:
+    """The values that a fact itself says are over: the first of "from 3 May to 9 May"."""
+    said = fact.said
+    return tuple(
+        v
+        for v in fact.values
+        if _OFF.search(said[max(0, v.start - _LONGEST_OFF) : v.start]) or said.startswith(("から", "ではなく"), v.end)
+    )
+
+
+def _cut_off(text: str, value: Value) -> str:
+    """A text without a value that it says is over: "from 3 May to 9 May" becomes "to 9 May"."""
+    before = _OFF.search(text[: value.start])
+    start = value.start if before is None else before.start()
+    end = value.end
+    for particle in ("から", "ではなく"):
+        if text.startswith(particle, end):
+            end += len(particle)
+    return " ".join(f"{text[:start]} {text[end:].removeprefix(')')}".split())
 
 
 def _without(fact: Fact, claim: Claim, stale: tuple[str, ...]) -> Fact | None:

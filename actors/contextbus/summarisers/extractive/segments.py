@@ -37,7 +37,7 @@ _BELOW: Final = re.compile(r"^(?: {2,}|\t+)[-*•+]\s")
 _SENTENCE_END: Final = re.compile(
     r"(?<=[^\W\d_]{3}[.!?])\s+|(?<=[\d)\"'”»%][.!?])\s+(?=[^\s\da-z])|(?<=[。！？])|(?<=[?؟])\s+"
 )
-_CAPITAL_LABEL: Final = re.compile(r"^((?:[^\W\d_]+[ -]?){1,3})[:：]\s*(?=\S)")
+_CAPITAL_LABEL: Final = re.compile(r"^((?:[^\W\d_]{1,24}[ -]?){1,3})[:：]\s*(?=\S)")
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ def _join_lists(text: str) -> Iterator[str]:
 
 
 def _make(piece: str, speaker: Speaker, message: int) -> Segment | None:
-    text = piece.strip()
+    text = clip(piece)
     label = _CAPITAL_LABEL.match(text)
     marked = False
     if label is not None:
@@ -158,4 +158,4 @@ def _make(piece: str, speaker: Speaker, message: int) -> Segment | None:
         text = text[m.end() :] if (m := COURTESY.match(text)) is not None else text
     if sum(1 for c in text[:40] if c.isalnum()) < 2:  # noqa: PLR2004  (one letter or none says nothing)
         return None
-    return Segment(clip(text), speaker, message, marked)
+    return Segment(text, speaker, message, marked)
