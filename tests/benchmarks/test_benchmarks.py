@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks import history, replay, selection, step
+from benchmarks import conformance, history, replay, selection, step
 from benchmarks.ratios import summarise
 from benchmarks.sizes import read_hops, read_stored
 from benchmarks.workload import STEP_KINDS, STEPS_OF_A_RUN
@@ -94,3 +94,12 @@ def test_steps_by_length_of_the_history(capsys: pytest.CaptureFixture[str]) -> N
     assert [(r["where"], r["what"].split(", ")[1], r["goal"]) for r in report["ratios"]] == [
         (where, model, 1.5) for where in ("rules alone", "one process") for model in ("plain", "tails kept")
     ]
+
+
+def test_what_a_summary_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    conformance.main(["--quick", "--json"])
+    rows = msgspec.json.decode(capsys.readouterr().out)
+    assert [row["language"] for row in rows] == [
+        name for name in ("kit", "English", "German", "Russian") for _ in range(3)
+    ]
+    assert all(row["budget_kept"] for row in rows)

@@ -64,7 +64,8 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
         if inside:
             topic, beside = _find_topic(clause)
             claims.append(Claim(inside, topic, beside, start, end))
-        elif (assigned := _read_assignment(clause, start, end)) is not None:
+        assigned = _read_assignment(text[start:end], start, end)
+        if assigned is not None and (not inside or inside[0][0] == "number"):
             claims.append(assigned)
         start = end
     return tuple(claims), values
@@ -82,7 +83,7 @@ def _read_assignment(clause: str, start: int, end: int) -> Claim | None:
     if not topic:
         return None
     sign = match[2]
-    kind = _STATE if sign in "=:：" else f"{_STATE}?"
+    kind = _STATE if sign in "=:：" or match[3][0].isdigit() else f"{_STATE}?"
     return Claim(((kind, " ".join(match[3].lower().split())),), topic, beside, start, end)
 
 
@@ -163,12 +164,11 @@ def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change:
     """Whether identifiers leave two claims about the same: "Ticket A-1 failed" and "Ticket A-2 failed" are two things."""
     mine = [v for v in newer.values if v[0] in EXACT or v[0] == "number"]
     theirs = [v for v in older.values if v[0] in EXACT or v[0] == "number"]
-    if any(v in theirs for v in mine):
+    if kinds[0].startswith(_STATE) or any(v in theirs for v in mine):
         return True
     if change:
         return len(mine) < _SEVERAL or len(theirs) < _SEVERAL
-    alone = len(newer.values) == len(older.values) == 1
-    return not any(v[0] in EXACT for v in mine) and (alone or not mine) or kinds[0].startswith(_STATE)
+    return not mine and not theirs
 
 
 def closeness(newer: Claim, older: Claim) -> float:
