@@ -77,7 +77,7 @@ def _read_assignment(clause: str, start: int, end: int) -> Claim | None:
     if match is None or len(match[3].split()) > _LONGEST_UNTYPED:
         return None
     key = match[1].strip().lower()
-    if key.isupper() or key.split()[-1] in LABELS or match[1].isupper():
+    if match[2] != "=" and (key.split()[-1] in LABELS or match[1].isupper()):
         return None
     topic, beside = _find_topic(match[1])
     if not topic:
