@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 from rich.console import Console
 from rich.table import Table
-
 from tests.summarisers.kit import measure_kit
 from tests.summarisers.probes import Row, measure_all
 

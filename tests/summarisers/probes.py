@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
+from tests.summarisers.probe_texts import LANGUAGES, Language
 
 from contextbus.summarisers.extractive import extract_summary
 from contextbus_protocol.chat import ChatMessage, assistant, user
-from tests.summarisers.probe_texts import LANGUAGES, Language
 
 BUDGETS: Final = (0.1, 0.2, 0.3)
 SEEDS: Final = (1, 2, 3, 4)

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.cues import CHANGE, FUNCTION_WORDS, HEDGE, LABELS
+from contextbus.summarisers.extractive.cues import CHANGE, HEDGE
+from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS, LABELS
 from contextbus.summarisers.extractive.thesaurus import find_concepts, is_attribute
 from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values
 
@@ -96,7 +97,7 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     joined: list[bool] = []
     for match in _WORD.finditer(_STANDBY.sub("oncall", clause)):
         word = match[0].lower()
-        if word in {"-", "‐"}:  # noqa: RUF001  (a hyphen joins two words)
+        if word in {"-", "‐"}:
             continue
         if word in _OF:
             joined.append(True)
@@ -109,9 +110,9 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
             joined.append(False)
             row.append(None)
         else:
-            for concept in find_concepts(word):
-                row.append(concept)
-                joined.append(False)
+            concepts = find_concepts(word)
+            row += concepts
+            joined += [False] * len(concepts)
     beside: dict[str, tuple[str, ...]] = {}
     for index, concept in enumerate(row):
         if concept is None:
@@ -161,7 +162,7 @@ def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[t
 
 
 def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change: bool) -> bool:
-    """Whether identifiers leave two claims about the same: "Ticket A-1 failed" and "Ticket A-2 failed" are two things."""
+    """Whether identifiers leave two claims about the same: "A-1 failed" and "A-2 failed" are about two things."""
     mine = [v for v in newer.values if v[0] in EXACT or v[0] == "number"]
     theirs = [v for v in older.values if v[0] in EXACT or v[0] == "number"]
     if kinds[0].startswith(_STATE) or any(v in theirs for v in mine):

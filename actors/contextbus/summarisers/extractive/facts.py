@@ -21,7 +21,6 @@ from contextbus.summarisers.extractive.cues import (
     CARE,
     CONDITIONS,
     DECISION,
-    FUNCTION_WORDS,
     GOAL,
     HEDGE,
     OPEN,
@@ -31,6 +30,7 @@ from contextbus.summarisers.extractive.cues import (
     is_duty,
     is_failure,
 )
+from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import Section, Segment
 from contextbus.summarisers.extractive.thesaurus import is_attribute
 from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values

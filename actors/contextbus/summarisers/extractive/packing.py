@@ -42,8 +42,9 @@ def render(lines: Sequence[Line]) -> str:
 def pack(lines: Sequence[Line], references: Sequence[str], max_tokens: int, count: Count) -> str:
     """Take lines by weight for their length while the whole text counts at most ``max_tokens``.
 
-    What is left goes to the references that no line holds, the latest first.  Each line is counted once on its own; from there the whole text is counted, so any counter holds, also one that is
-    not additive.  Where no labelled line fits, the first line that fits without its label is the text.
+    What is left goes to the references that no line holds, the latest first.  Each line is counted once on its own;
+    from there the whole text is counted, so any counter holds, also one that is not additive.  Where no labelled line
+    fits, the first line that fits without its label is the text.
     """
     ranked = sorted(lines, key=lambda line: (-line.score / (len(line.text) + _LENGTH_BASE), line.order))
     chosen: list[Line] = []

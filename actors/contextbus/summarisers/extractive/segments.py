@@ -9,7 +9,8 @@ from typing import Final, Literal
 import msgspec
 
 from contextbus.core.media import strip_data_uris
-from contextbus.summarisers.extractive.cues import CHANGE, COURTESY, LABELS
+from contextbus.summarisers.extractive.cues import CHANGE, COURTESY
+from contextbus.summarisers.extractive.function_words import LABELS
 from contextbus_protocol.chat import ChatMessage, Document, Text
 from contextbus_protocol.digests import clean_text
 
@@ -74,12 +75,7 @@ def clip(text: str, longest: int = LONGEST_STATEMENT) -> str:
 
 def read_text(message: ChatMessage) -> str:
     """The text parts of a message, and the text of its documents, cleaned."""
-    texts: list[str] = []
-    for part in message.content:
-        if isinstance(part, Text):
-            texts.append(part.text)
-        elif isinstance(part, Document) and part.text is not None:
-            texts.append(part.text)
+    texts = [part.text for part in message.content if isinstance(part, Text | Document) and part.text is not None]
     return clean("\n".join(texts))
 
 
@@ -95,7 +91,7 @@ def cut_summary(text: str, message: int) -> Iterator[Segment]:
     A summary that a model wrote has other labels or none; its lines are then read like any other.
     """
     section: Section | None = None
-    labels = {f"{label}:": label for label in SECTIONS}
+    labels: dict[str, Section] = {f"{label}:": label for label in SECTIONS}
     for line in text.removeprefix(SUMMARY_LABEL).split("\n"):
         stripped = line.strip()
         if not stripped or _ARCHIVED.match(stripped):
@@ -111,9 +107,8 @@ def cut_summary(text: str, message: int) -> Iterator[Segment]:
 
 def cut_text(text: str, speaker: Speaker, message: int) -> Iterator[Segment]:
     """The statements of a text: its short lines as they are, its long ones by sentence.  Code in fences is left out."""
-    for stripped in _join_lists(_FENCED.sub("", text)):
-        if stripped.endswith((":", "：")):
-            stripped = _drop_heading(stripped)
+    for line in _join_lists(_FENCED.sub("", text)):
+        stripped = _drop_heading(line) if line.endswith((":", "：")) else line
         whole = len(stripped) <= _LONGEST_WHOLE and not any(sign in stripped for sign in "?？؟")
         for piece in (stripped,) if whole else _SENTENCE_END.split(stripped):
             segment = _make(piece, speaker, message)
@@ -134,7 +129,7 @@ def _join_lists(text: str) -> Iterator[str]:
         stripped = " ".join(_MARKUP.sub("", line).replace("**", "").split())
         if not stripped:
             continue
-        below = _BELOW.match(line) is not None and 0 < len(held) and len(held) + len(stripped) + 2 <= _LONGEST_WHOLE
+        below = _BELOW.match(line) is not None and len(held) > 0 and len(held) + len(stripped) + 2 <= _LONGEST_WHOLE
         if below:
             held = f"{held.rstrip(':;')}{': ' if held.endswith(':') else '; '}{stripped}"
         else:

@@ -8,7 +8,7 @@ from typing import Final
 
 from contextbus.summarisers.extractive.facts import Fact, Turns, collect_facts
 from contextbus.summarisers.extractive.packing import Line, pack
-from contextbus.summarisers.extractive.segments import Segment, cut_summary, cut_text, is_summary, read_text
+from contextbus.summarisers.extractive.segments import Section, Segment, cut_summary, cut_text, is_summary, read_text
 from contextbus.summarisers.extractive.tool_work import ToolWork, read_tool_work
 from contextbus.summarisers.extractive.values import EXACT
 from contextbus_protocol.chat import ChatMessage
@@ -88,6 +88,7 @@ def _find_turns(messages: Sequence[ChatMessage]) -> Turns:
 
 def _tool_lines(work: ToolWork, start: int) -> list[Line]:
     lines: dict[str, Line] = {}
+    section: Section
     for number, each in enumerate(work.lines):
         if each.failed:
             section, score = "Failures", 6.0

@@ -121,10 +121,4 @@ def find_errors(text: str, *, sure: bool) -> tuple[str, ...]:
 
 
 def _texts(part: ToolResult) -> list[str]:
-    texts: list[str] = []
-    for item in part.content:
-        if isinstance(item, Text):
-            texts.append(item.text)
-        elif isinstance(item, Document) and item.text is not None:
-            texts.append(item.text)
-    return texts
+    return [item.text for item in part.content if isinstance(item, Text | Document) and item.text is not None]
