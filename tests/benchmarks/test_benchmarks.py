@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks import compaction, history, replay, selection, step
+from benchmarks import compaction, conformance, history, replay, selection, step
 from benchmarks.ratios import summarise
 from benchmarks.sizes import read_hops, read_stored
 from benchmarks.workload import STEP_KINDS, STEPS_OF_A_RUN
@@ -101,3 +101,12 @@ def test_compaction(capsys: pytest.CaptureFixture[str]) -> None:
     whats = [r["what"].rpartition(",")[0] for r in report["ratios"]]
     assert whats == ["plan, a message", "extractive summary, a message", "step behind a compaction"]
     assert all(r["goal"] == compaction.GROWTH_GOAL for r in report["ratios"])
+
+
+def test_what_a_summary_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    conformance.main(["--quick", "--json"])
+    rows = msgspec.json.decode(capsys.readouterr().out)
+    assert [row["language"] for row in rows] == [
+        name for name in ("kit", "English", "German", "Russian") for _ in range(3)
+    ]
+    assert all(row["budget_kept"] for row in rows)

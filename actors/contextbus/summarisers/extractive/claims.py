@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.cues import CHANGE, FUNCTION_WORDS, HEDGE, LABELS
+from contextbus.summarisers.extractive.cues import CHANGE, HEDGE
+from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS, LABELS
 from contextbus.summarisers.extractive.thesaurus import find_concepts, is_attribute
-from contextbus.summarisers.extractive.values import MANNER, SETTINGS, Value, find_values
+from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values
 
 _CLAUSE_END: Final = re.compile(r"[;；。！？]|[.!?](?=\s|$)")
 _WORD: Final = re.compile(
@@ -17,10 +19,12 @@ _WORD: Final = re.compile(
 )
 _STANDBY: Final = re.compile(r"(?<!\w)on[- ]call(?!\w)", re.IGNORECASE)
 _ASSIGNMENT: Final = re.compile(
-    r"^\s*(.{2,50}?)\s*(=|[:：]|(?<!\w)(?:is|are|ist|sind|lautet|heißt|est|es)(?!\w)|は)\s*(\S.{0,50}?)\s*[.。]?\s*$"
+    r"^\s*(.{2,50}?)\s*(=|[:：]|(?<!\w)(?:is|are|ist|sind|lautet|heißt)(?!\w)|は)\s*(\w.{0,50}?)\s*[.。]?\s*$"
 )
+_LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 _OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
 _LONGEST_UNTYPED: Final = 6
+_SEVERAL: Final = 2
 _STATE: Final = "state"
 
 
@@ -44,6 +48,11 @@ def is_change(text: str) -> bool:
     return CHANGE.search(text) is not None and HEDGE.search(text) is None
 
 
+def count_content_words(text: str) -> int:
+    """How many words of a text are no function words."""
+    return sum(1 for m in _LETTERS.finditer(text) if m[0].lower() not in FUNCTION_WORDS)
+
+
 def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
     """The claims of a sentence that hold values, and all its values."""
     values, rest = find_values(text, FUNCTION_WORDS)
@@ -56,7 +65,8 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
         if inside:
             topic, beside = _find_topic(clause)
             claims.append(Claim(inside, topic, beside, start, end))
-        elif (assigned := _read_assignment(clause, start, end)) is not None:
+        assigned = _read_assignment(text[start:end], start, end)
+        if assigned is not None and (not inside or inside[0][0] == "number"):
             claims.append(assigned)
         start = end
     return tuple(claims), values
@@ -68,13 +78,13 @@ def _read_assignment(clause: str, start: int, end: int) -> Claim | None:
     if match is None or len(match[3].split()) > _LONGEST_UNTYPED:
         return None
     key = match[1].strip().lower()
-    if key.isupper() or key.split()[-1] in LABELS or match[1].isupper():
+    if match[2] != "=" and (key.split()[-1] in LABELS or match[1].isupper()):
         return None
     topic, beside = _find_topic(match[1])
     if not topic:
         return None
     sign = match[2]
-    kind = _STATE if sign in "=:：" else f"{_STATE}?"
+    kind = _STATE if sign in "=:：" or match[3][0].isdigit() else f"{_STATE}?"
     return Claim(((kind, " ".join(match[3].lower().split())),), topic, beside, start, end)
 
 
@@ -87,7 +97,7 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     joined: list[bool] = []
     for match in _WORD.finditer(_STANDBY.sub("oncall", clause)):
         word = match[0].lower()
-        if word in {"-", "‐"}:  # noqa: RUF001  (a hyphen joins two words)
+        if word in {"-", "‐"}:
             continue
         if word in _OF:
             joined.append(True)
@@ -100,9 +110,9 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
             joined.append(False)
             row.append(None)
         else:
-            for concept in find_concepts(word):
-                row.append(concept)
-                joined.append(False)
+            concepts = find_concepts(word)
+            row += concepts
+            joined += [False] * len(concepts)
     beside: dict[str, tuple[str, ...]] = {}
     for index, concept in enumerate(row):
         if concept is None:
@@ -119,17 +129,23 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     return frozenset(beside), tuple(beside.items())
 
 
-def replaces(newer: Claim, older: Claim, *, change: bool) -> bool:
+def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[tuple[str, str]] = ()) -> bool:
     """Whether a later claim takes the place of an earlier one.
 
     Both have a value of one kind, and not the same; they are about the same thing.  What counts as the same depends on
-    how sure the later one is that something changed (``change``), and on whether the kind is a setting.
+    how sure the later one is that something changed (``change``), on whether the kind is a setting, and on whether the
+    later one names the earlier value as one that is over (``given_up``).
     """
+    if any(value in given_up for value in older.values):
+        shared = newer.topic & older.topic
+        return bool(shared) and not _contrast(newer, older, shared)
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
         return False
     shared = newer.topic & older.topic
     if not shared or _contrast(newer, older, shared):
+        return False
+    if not _same_subject(newer, older, kinds, change=change):
         return False
     if newer.topic == older.topic:
         return change or _STATE + "?" not in kinds
@@ -143,6 +159,17 @@ def replaces(newer: Claim, older: Claim, *, change: bool) -> bool:
     if all(is_attribute(c) for c in shared):
         return False
     return len(shared) * 5 >= len(newer.topic | older.topic)
+
+
+def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change: bool) -> bool:
+    """Whether identifiers leave two claims about the same: "A-1 failed" and "A-2 failed" are about two things."""
+    mine = [v for v in newer.values if v[0] in EXACT or v[0] == "number"]
+    theirs = [v for v in older.values if v[0] in EXACT or v[0] == "number"]
+    if kinds[0].startswith(_STATE) or any(v in theirs for v in mine):
+        return True
+    if change:
+        return len(mine) < _SEVERAL or len(theirs) < _SEVERAL
+    return not mine and not theirs
 
 
 def closeness(newer: Claim, older: Claim) -> float:

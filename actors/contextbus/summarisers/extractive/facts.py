@@ -4,23 +4,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.claims import Claim, closeness, find_claims, is_change, replaces
-from contextbus.summarisers.extractive.cues import CARE, DECISION, DUTY, FAILURE, GOAL, HEDGE, OPEN, SELF, WISH
+from contextbus.summarisers.extractive.claims import (
+    Claim,
+    closeness,
+    count_content_words,
+    find_claims,
+    is_change,
+    replaces,
+)
+from contextbus.summarisers.extractive.cues import (
+    CARE,
+    CONDITIONS,
+    DECISION,
+    GOAL,
+    HEDGE,
+    OPEN,
+    SELF,
+    UNSPACED,
+    WISH,
+    is_duty,
+    is_failure,
+)
+from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import Section, Segment
 from contextbus.summarisers.extractive.thesaurus import is_attribute
-from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value
+from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values
 
+_CLAUSE: Final = re.compile(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、")
+_JOINING: Final = re.compile(r"[\s,;]+(?:and|und|et|y|и)$")
 _QUESTION: Final = re.compile(r"[?？؟]\s*$")
 _SPEAKER: Final = re.compile(r"^(?:user|assistant): ")
 _RECENT_OF_A_CONCEPT: Final = 16
-_OFF: Final = (
-    r"(?:from|instead of|rather than|not|formerly|previously|was|von|vom|statt|anstelle von|bisher|с|со|вместо|не|de"
-    r"|au lieu de|en vez de)"
+_OFF: Final = re.compile(
+    r"[\s,(（]*(?<!\w)(?:from|instead of|rather than|not|formerly|previously|was|von|vom|statt|anstelle von|bisher|с|со"
+    r"|вместо|не|de|au lieu de|en vez de)\s+(?:(?:the|dem|den)\s+)?$",
+    re.IGNORECASE,
 )
+_LONGEST_OFF: Final = 40
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -37,6 +62,11 @@ class Fact(msgspec.Struct, frozen=True):
     claims: tuple[Claim, ...] = ()
     values: tuple[Value, ...] = ()
     carried: bool = False
+
+    @property
+    def said(self) -> str:
+        """The line without who said it; ``values`` give positions in it."""
+        return _SPEAKER.sub("", self.text)
 
 
 class Turns(msgspec.Struct, frozen=True):
@@ -73,10 +103,11 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
         section = None
     if section is None:
         return None
-    claims, values = ((), ()) if is_question else find_claims(said)
-    if section == "Notes" and (values or claims or segment.marked) and segment.section is None:
+    claims, values = ((), ()) if is_question or section == "Tool calls" else find_claims(said)
+    told = any(v.kind not in SETTINGS for v in values) or any("state" in claim.kinds for claim in claims)
+    if section == "Notes" and (told or segment.marked) and segment.section is None:
         section = "Values"
-    if section == "Notes" and segment.section is None and segment.speaker == "assistant" and len(said) < _SHORTEST_NOTE:
+    if segment.section is None and not segment.marked and _is_empty(segment, section, said, has_values=bool(values)):
         return None
     score = _score(segment, section, said, values, turns)
     if segment.section is None and (is_question or SELF.search(said)) and segment.speaker != "summary":
@@ -85,10 +116,22 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
     return Fact(text, section, score, segment.message, segment.speaker, claims, values, carried)
 
 
+def _is_empty(segment: Segment, section: Section, said: str, *, has_values: bool) -> bool:
+    """Whether a line says too little by itself: small talk, a heading, a request that only points back."""
+    if segment.speaker == "assistant" and (
+        said.endswith((":", "：")) or (section == "Notes" and len(said) < _SHORTEST_NOTE)
+    ):
+        return True
+    if has_values or section not in {"Notes", "Goal"}:
+        return False
+    return not UNSPACED.search(said) and count_content_words(said) < _FEWEST_WORDS + (section == "Notes")
+
+
 _SHORTEST_NOTE: Final = 40
+_FEWEST_WORDS: Final = 2
 _BASE: Final[dict[Section, float]] = {
     "Goal": 8,
-    "Constraints": 7,
+    "Constraints": 11,
     "Decisions": 6,
     "Values": 6,
     "Open": 7,
@@ -97,6 +140,10 @@ _BASE: Final[dict[Section, float]] = {
     "Notes": 2,
     "References": 1,
 }
+
+
+_ASSISTANT_SHARE: Final[dict[Section, float]] = {"Decisions": 0.8, "Open": 1, "Values": 0.4, "Notes": 0.5}
+"""What a line weighs when the assistant said it: it repeats, lists and offers much that nobody took up."""
 
 
 def _classify(segment: Segment, *, is_question: bool, turns: Turns) -> Section | None:
@@ -108,11 +155,11 @@ def _classify(segment: Segment, *, is_question: bool, turns: Turns) -> Section |
     if OPEN.search(text):
         return "Open"
     wants = GOAL.search(text) is not None
-    if person and wants and not DUTY.search(text):
+    if person and wants and not is_duty(text):
         return "Goal"
-    if DUTY.search(text) or (person and (CARE.search(text) or WISH.search(text) or text.startswith(("No ", "If ")))):
+    if is_duty(text) or (person and (CARE.search(text) or WISH.search(text) or text.startswith(CONDITIONS))):
         return "Constraints"
-    if FAILURE.search(text):
+    if is_failure(text):
         return "Failures"
     if DECISION.search(text):
         return "Decisions"
@@ -125,15 +172,15 @@ def _is_answered(text: str, message: int, turns: Turns) -> bool:
 
 def _score(segment: Segment, section: Section, said: str, values: Sequence[Value], turns: Turns) -> float:
     score = _BASE[section]
-    if DUTY.search(said):
-        score += 3
+    if is_duty(said):
+        score += 2
     score += min(3, sum(1 for v in values if v.kind not in SETTINGS)) + min(1, len(values))
     if is_change(said):
         score += 2
     if segment.marked:
-        score += 3
+        score += 4
     if segment.speaker == "assistant":
-        score *= 0.6
+        score *= _ASSISTANT_SHARE.get(section, 0.6)
     elif segment.message == turns.first_user:
         score += 2
     return score + (1 if segment.section is not None else 0)
@@ -175,19 +222,24 @@ class _Ledger:
         change = is_change(fact.text)
         if HEDGE.search(fact.text):
             return fact
+        given_up = tuple((v.kind, v.text) for v in _find_given_up(fact))
         for claim in fact.claims:
             found = [
                 (number, old)
                 for number in self._near(claim)
                 for old in self._claims(number)
-                if self._may_replace(fact, self._facts[number], change=change) and replaces(claim, old, change=change)
+                if self._may_replace(fact, self._facts[number], change=change)
+                and replaces(claim, old, change=change, given_up=given_up)
             ]
             if not found:
                 continue
             number, best = max(found, key=lambda each: (closeness(claim, each[1]), each[0]))
             gone = {n: old for n, old in found if old.topic == best.topic or set(old.values) & set(best.values)}
             gone[number] = best
-            stale = tuple(v for v in best.values if v[0] in claim.kinds and v not in claim.values) or best.values
+            stale = (
+                tuple(v for v in best.values if v[0] in claim.kinds and (v not in claim.values or v in given_up))
+                or best.values
+            )
             for value in stale:
                 for other in self._by_value.get(value, ())[-_RECENT_OF_A_CONCEPT:]:
                     for old in self._claims(other):
@@ -217,7 +269,9 @@ class _Ledger:
     def _take_over(self, fact: Fact, gone: dict[int, Claim], stale: Sequence[tuple[str, str]]) -> Fact:
         text, score, section = fact.text, fact.score, fact.section
         for kind, value in stale:
-            text = _cut_off(text, value)
+            over = next((v for v in _find_given_up(fact) if (v.kind, v.text) == (kind, value)), None)
+            if over is not None and text == fact.text:
+                text = text.removesuffix(fact.said) + _cut_off(fact.said, over)
             if kind in EXACT or kind in {"date", "money", "name"}:
                 self.retired[value] = None
         for number in sorted(gone):
@@ -225,35 +279,52 @@ class _Ledger:
             if older is None:
                 continue
             self._facts[number] = None
-            score = max(score, older.score)
+            score = max(score, (fact.score + older.score) / 2)
             if section in {"Notes", "Values", "Decisions"} and older.section in {"Constraints", "Goal"}:
                 section = older.section
             rest = _without(older, gone[number], tuple(v for _, v in stale))
             if rest is not None:
                 self._facts[number] = rest
-        return msgspec.structs.replace(fact, text=text, score=score, section=section)
+        if text != fact.text:
+            claims, values = find_claims(_SPEAKER.sub("", text))
+            fact = msgspec.structs.replace(fact, text=text, claims=claims, values=values)
+        return msgspec.structs.replace(fact, score=score, section=section)
 
 
-def _cut_off(text: str, value: str) -> str:
-    """A text without the value it says is over: "from 3 May to 9 May" becomes "to 9 May"."""
-    at = re.escape(value).replace(r"\ ", r"\s+")
-    pattern = rf"[\s,(（]*(?<!\w){_OFF}\s+(?:the\s+|dem\s+|den\s+)?{at}[)）]?(?!\w)|{at}(?:から|ではなく)"
-    cut = re.sub(pattern, "", text, flags=re.IGNORECASE)
-    return " ".join(cut.split()) or text
+def _find_given_up(fact: Fact) -> tuple[Value, ...]:
+    """The values that a fact itself says are over: the first of "from 3 May to 9 May"."""
+    said = fact.said
+    return tuple(
+        v
+        for v in fact.values
+        if _OFF.search(said[max(0, v.start - _LONGEST_OFF) : v.start]) or said.startswith(("から", "ではなく"), v.end)
+    )
+
+
+def _cut_off(text: str, value: Value) -> str:
+    """A text without a value that it says is over: "from 3 May to 9 May" becomes "to 9 May"."""
+    before = _OFF.search(text[: value.start])
+    start = value.start if before is None else before.start()
+    end = value.end
+    for particle in ("から", "ではなく"):
+        if text.startswith(particle, end):
+            end += len(particle)
+    return " ".join(f"{text[:start]} {text[end:].removeprefix(')')}".split())
 
 
 def _without(fact: Fact, claim: Claim, stale: tuple[str, ...]) -> Fact | None:
     """What is left of a fact without the part that a later one replaced; None where nothing of use is left."""
-    prefix = _SPEAKER.match(fact.text)
-    said = fact.text[prefix.end() :] if prefix is not None else fact.text
-    clauses = re.split(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、", said)
+    said = fact.said
+    _, masked = find_values(said, FUNCTION_WORDS)
+    cuts = [0, *(m.end() for m in _CLAUSE.finditer(masked)), len(said)]
+    clauses = [said[start:end] for start, end in pairwise(cuts)]
     kept = [c for c in clauses if c and not any(value in " ".join(c.lower().split()) for value in stale)]
-    rest = " ".join(kept).strip(" ,;")
+    rest = _JOINING.sub("", "".join(kept).strip(" ,;"))
     if not kept or len(kept) == len(clauses):
         return None
     claims, values = find_claims(rest)
     lost = {v for v in claim.values if v[0] in SETTINGS}
     if lost or not any(v.kind in EXACT or v.kind in {"date", "money", "name"} for v in values):
         return None
-    text = f"{prefix[0] if prefix is not None else ''}{rest}"
+    text = fact.text.removesuffix(said) + rest
     return msgspec.structs.replace(fact, text=text, claims=claims, values=values)

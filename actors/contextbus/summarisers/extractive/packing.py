@@ -12,7 +12,7 @@ from contextbus.summarisers.extractive.segments import SECTIONS, Section
 Count = Callable[[str], int]
 
 _FRUITLESS_TRIES: Final = 48
-_LENGTH_BASE: Final = 12
+_LENGTH_BASE: Final = 30
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -39,11 +39,12 @@ def render(lines: Sequence[Line]) -> str:
     return "\n".join(parts)
 
 
-def pack(lines: Sequence[Line], max_tokens: int, count: Count) -> str:
+def pack(lines: Sequence[Line], references: Sequence[str], max_tokens: int, count: Count) -> str:
     """Take lines by weight for their length while the whole text counts at most ``max_tokens``.
 
-    Each line is counted once on its own; from there the whole text is counted, so any counter holds, also one that is
-    not additive.  Where no labelled line fits, the first line that fits without its label is the text.
+    What is left goes to the references that no line holds, the latest first.  Each line is counted once on its own;
+    from there the whole text is counted, so any counter holds, also one that is not additive.  Where no labelled line
+    fits, the first line that fits without its label is the text.
     """
     ranked = sorted(lines, key=lambda line: (-line.score / (len(line.text) + _LENGTH_BASE), line.order))
     chosen: list[Line] = []
@@ -69,6 +70,19 @@ def pack(lines: Sequence[Line], max_tokens: int, count: Count) -> str:
             tries = 0
         else:
             tries += 1
+    text = render(chosen).lower()
+    names: list[Line] = []
+    for number, name in reversed([*enumerate(references)]):
+        if tries >= _FRUITLESS_TRIES:
+            break
+        line = Line("References", name, 0, number)
+        if name.lower() in text:
+            continue
+        if count(render([*chosen, line, *names])) <= max_tokens:
+            names.append(line)
+        else:
+            tries += 1
+    chosen += names
     if chosen:
         return render(chosen)
     return next((line.text for line in ranked[:_FRUITLESS_TRIES] if count(line.text) <= max_tokens), "")

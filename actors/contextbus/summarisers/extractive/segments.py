@@ -9,7 +9,8 @@ from typing import Final, Literal
 import msgspec
 
 from contextbus.core.media import strip_data_uris
-from contextbus.summarisers.extractive.cues import COURTESY, LABELS
+from contextbus.summarisers.extractive.cues import CHANGE, COURTESY
+from contextbus.summarisers.extractive.function_words import LABELS
 from contextbus_protocol.chat import ChatMessage, Document, Text
 from contextbus_protocol.digests import clean_text
 
@@ -33,10 +34,11 @@ _DATA_URI: Final = re.compile(r"data:[\w.+/-]{0,80}(?:;[\w=.+-]{1,80}){0,4},\S*"
 _BLOB: Final = re.compile(r"[A-Za-z0-9+/=_-]{121,}")
 _FENCED: Final = re.compile(r"^```.*?^```[^\n]*$", re.DOTALL | re.MULTILINE)
 _MARKUP: Final = re.compile(r"^(?:\s|#{1,6}\s|[-*•+>|]\s|\d{1,3}[.)]\s)+")
+_BELOW: Final = re.compile(r"^(?: {2,}|\t+)[-*•+]\s")
 _SENTENCE_END: Final = re.compile(
     r"(?<=[^\W\d_]{3}[.!?])\s+|(?<=[\d)\"'”»%][.!?])\s+(?=[^\s\da-z])|(?<=[。！？])|(?<=[?؟])\s+"
 )
-_CAPITAL_LABEL: Final = re.compile(r"^((?:[^\W\d_]+[ -]?){1,3})[:：]\s*(?=\S)")
+_CAPITAL_LABEL: Final = re.compile(r"^((?:[^\W\d_]{1,24}[ -]?){1,3})[:：]\s*(?=\S)")
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -73,10 +75,7 @@ def clip(text: str, longest: int = LONGEST_STATEMENT) -> str:
 
 def read_text(message: ChatMessage) -> str:
     """The text parts of a message, and the text of its documents, cleaned."""
-    texts: list[str] = []
-    for part in message.content:
-        if isinstance(part, Text) or (isinstance(part, Document) and part.text is not None):
-            texts.append(part.text)
+    texts = [part.text for part in message.content if isinstance(part, Text | Document) and part.text is not None]
     return clean("\n".join(texts))
 
 
@@ -92,7 +91,7 @@ def cut_summary(text: str, message: int) -> Iterator[Segment]:
     A summary that a model wrote has other labels or none; its lines are then read like any other.
     """
     section: Section | None = None
-    labels = {f"{label}:": label for label in SECTIONS}
+    labels: dict[str, Section] = {f"{label}:": label for label in SECTIONS}
     for line in text.removeprefix(SUMMARY_LABEL).split("\n"):
         stripped = line.strip()
         if not stripped or _ARCHIVED.match(stripped):
@@ -108,10 +107,8 @@ def cut_summary(text: str, message: int) -> Iterator[Segment]:
 
 def cut_text(text: str, speaker: Speaker, message: int) -> Iterator[Segment]:
     """The statements of a text: its short lines as they are, its long ones by sentence.  Code in fences is left out."""
-    for line in _FENCED.sub("", text).split("\n"):
-        stripped = " ".join(_MARKUP.sub("", line).replace("**", "").split())
-        if not stripped:
-            continue
+    for line in _join_lists(_FENCED.sub("", text)):
+        stripped = _drop_heading(line) if line.endswith((":", "：")) else line
         whole = len(stripped) <= _LONGEST_WHOLE and not any(sign in stripped for sign in "?？؟")
         for piece in (stripped,) if whole else _SENTENCE_END.split(stripped):
             segment = _make(piece, speaker, message)
@@ -119,16 +116,41 @@ def cut_text(text: str, speaker: Speaker, message: int) -> Iterator[Segment]:
                 yield segment
 
 
+def _drop_heading(line: str) -> str:
+    """A line without the last of several sentences, which only announces what comes next."""
+    sentences = _SENTENCE_END.split(line)
+    return " ".join(sentences[:-1]) if len(sentences) > 1 else line
+
+
+def _join_lists(text: str) -> Iterator[str]:
+    """The lines of a text without markup; indented list items follow the line they stand under, as far as fits."""
+    held = ""
+    for line in text.split("\n"):
+        stripped = " ".join(_MARKUP.sub("", line).replace("**", "").split())
+        if not stripped:
+            continue
+        below = _BELOW.match(line) is not None and len(held) > 0 and len(held) + len(stripped) + 2 <= _LONGEST_WHOLE
+        if below:
+            held = f"{held.rstrip(':;')}{': ' if held.endswith(':') else '; '}{stripped}"
+        else:
+            if held:
+                yield held
+            held = stripped
+    if held:
+        yield held
+
+
 def _make(piece: str, speaker: Speaker, message: int) -> Segment | None:
-    text = piece.strip()
+    text = clip(piece)
     label = _CAPITAL_LABEL.match(text)
     marked = False
     if label is not None:
         word = label[1].strip()
         if (word.isupper() and len(word) > 1) or word.lower() in LABELS:
-            text, marked = text[label.end() :], True
+            # A label that tells of a change ("Update:") says something about the value behind it.
+            text, marked = (text if CHANGE.search(word) else text[label.end() :]), True
     if not marked:
         text = text[m.end() :] if (m := COURTESY.match(text)) is not None else text
     if sum(1 for c in text[:40] if c.isalnum()) < 2:  # noqa: PLR2004  (one letter or none says nothing)
         return None
-    return Segment(clip(text), speaker, message, marked)
+    return Segment(text, speaker, message, marked)

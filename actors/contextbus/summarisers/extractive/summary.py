@@ -8,14 +8,14 @@ from typing import Final
 
 from contextbus.summarisers.extractive.facts import Fact, Turns, collect_facts
 from contextbus.summarisers.extractive.packing import Line, pack
-from contextbus.summarisers.extractive.segments import Segment, cut_summary, cut_text, is_summary, read_text
+from contextbus.summarisers.extractive.segments import Section, Segment, cut_summary, cut_text, is_summary, read_text
 from contextbus.summarisers.extractive.tool_work import ToolWork, read_tool_work
 from contextbus.summarisers.extractive.values import EXACT
 from contextbus_protocol.chat import ChatMessage
 
 _IDENTIFIER: Final = re.compile(
     r"https?://[^\s<>\"'`,;)\]}]{1,200}|[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{1,64}|(?<![\w/.])[~.]{0,2}/?[\w.@-]{1,60}(?:/[\w.@-]{1,60}){1,12}"
-    r"|(?<![\w-])(?=[\w-]{0,40}\d)(?=[\w-]{0,40}[A-Za-z])\w[\w-]{3,40}(?![\w-])|(?<![\w.,])\d{4,20}(?![\w])"
+    r"|(?<![\w-])(?!\d{4}-\d\d-\d\d)(?=[\w-]{0,40}\d)(?=[\w-]{0,40}[A-Za-z])\w[\w-]{3,40}(?![\w-])|(?<![\w.,-])\d{4,20}(?![\w-])"
 )
 _SEARCHED_OF_A_RESULT: Final = 4_000
 _MOST_REFERENCES: Final = 60
@@ -66,11 +66,8 @@ def extract_summary(
     lines = [Line(f.section, f.text, f.score, n) for n, f in enumerate(facts)]
     lines += _tool_lines(work, len(lines))
     _add_references(references, facts, work)
-    covered = "\n".join(line.text for line in lines if line.section != "Tool calls").lower()
-    names = [name for name in references if name.lower() not in retired and name.lower() not in covered]
-    names = names[-_MOST_REFERENCES:]
-    lines += [Line("References", name, 0.2, n) for n, name in enumerate(names, len(lines))]
-    return pack(lines, max_tokens, count)
+    names = [name for name in references if name.lower() not in retired]
+    return pack(lines, names[-_MOST_REFERENCES:], max_tokens, count)
 
 
 def _find_turns(messages: Sequence[ChatMessage]) -> Turns:
@@ -91,6 +88,7 @@ def _find_turns(messages: Sequence[ChatMessage]) -> Turns:
 
 def _tool_lines(work: ToolWork, start: int) -> list[Line]:
     lines: dict[str, Line] = {}
+    section: Section
     for number, each in enumerate(work.lines):
         if each.failed:
             section, score = "Failures", 6.0
@@ -109,7 +107,7 @@ def _add_references(references: dict[str, int], facts: Sequence[Fact], work: Too
             if value.kind in EXACT or (
                 value.kind == "number" and sum(map(str.isdigit, value.text)) >= _DIGITS_OF_AN_ID
             ):
-                _note(references, fact.text[value.start : value.end], fact.message)
+                _note(references, fact.said[value.start : value.end], fact.message)
     for index, text in work.arguments:
         for match in _IDENTIFIER.finditer(text):
             _note(references, match[0], index)

@@ -34,26 +34,39 @@ def find_stem(word: str) -> str:
 
 
 ATTRIBUTES: Final = (
-    "budget spend spending spent expense expenses expenditure cost costs price outlay kosten ausgaben preis etat "
-    "mittel dépense coût prix presupuesto gasto costo coste бюджет расходы затраты цена 予算 費用 経費 価格",
+    (
+        "budget spend spending spent expense expenses expenditure cost costs price outlay kosten ausgaben preis etat "
+        "mittel dépense coût prix presupuesto gasto costo coste бюджет расходы затраты цена 予算 費用 経費 価格"
+    ),
     "limit cap ceiling maximum threshold obergrenze grenze höchstgrenze limite plafond tope лимит предел 上限 限度",
-    "date deadline due schedule scheduled timing termin frist stichtag datum zeitpunkt échéance fecha plazo срок дата "
-    "期限 締切 日程 日付 期日",
-    "name codename label title designation designated called calling named alias nickname codename rufname heißt nom "
-    "nombre название имя кодовое 名前 名称 呼び名 コードネーム",
-    "clock clocks time times timestamp timestamps timezone zeit zeiten uhrzeit uhrzeiten zeitzone zeitstempel heure "
-    "hora время часовой 時刻 時間 タイムゾーン",
+    (
+        "date deadline due schedule scheduled timing termin frist stichtag datum zeitpunkt échéance "
+        "fecha plazo срок дата "
+        "期限 締切 日程 日付 期日"
+    ),
+    (
+        "name codename label title designation designated called calling named alias nickname "
+        "codename rufname heißt nom "
+        "nombre название имя кодовое 名前 名称 呼び名 コードネーム"
+    ),
+    (
+        "clock clocks time times timestamp timestamps timezone zeit zeiten uhrzeit uhrzeiten "
+        "zeitzone zeitstempel heure "
+        "hora время часовой 時刻 時間 タイムゾーン"
+    ),
     "version ausgabe версия バージョン",
     "address location site standort adresse ort dirección адрес 住所 場所",
     "number count amount quantity anzahl menge nombre cantidad число количество 数 件数 人数",
 )
 TOPICS: Final = (
     "answer answers reply replies response responses antwort antworten réponse respuesta ответ ответы 回答 返信 返答",
-    "pager oncall standby duty shift rota bereitschaft rufbereitschaft dienst guardia astreinte дежурство дежурный 当番",
+    "pager oncall standby duty shift rota bereitschaft dienst guardia astreinte дежурство дежурный 当番",
     "owner owns own responsible lead belongs zuständig verantwortlich leitung responsable ответственный 担当 責任者",
     "branch rebase rebased checkout zweig branche rama ветка ブランチ",
-    "password passcode pin code key secret passwort kennwort zugangscode schlüssel code clave пароль ключ код "
-    "パスワード 暗証番号",
+    (
+        "password passcode pin code key secret passwort kennwort zugangscode schlüssel code clave пароль ключ код "
+        "パスワード 暗証番号"
+    ),
     "customer client kunde kundin cliente клиент заказчик 顧客",
     "server host machine rechner servidor сервер サーバー",
     "database db datenbank データベース",

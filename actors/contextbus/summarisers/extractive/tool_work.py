@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.cues import FAILURE
+from contextbus.summarisers.extractive.cues import is_failure
 from contextbus.summarisers.extractive.segments import clean, clip
 from contextbus_protocol.chat import (
     ApprovalRequest,
@@ -109,9 +109,9 @@ def find_errors(text: str, *, sure: bool) -> tuple[str, ...]:
         if not stripped:
             continue
         if stripped[0] in "{[":
-            if sure or FAILURE.search(stripped[:_LONGEST_LINE]):
-                found += [m for m in _ERROR_FIELD.findall(stripped[:_SEARCHED]) if sure or FAILURE.search(m)]
-        elif len(stripped) <= _LONGEST_LINE and FAILURE.search(stripped):
+            if sure or is_failure(stripped[:_LONGEST_LINE]):
+                found += [m for m in _ERROR_FIELD.findall(stripped[:_SEARCHED]) if sure or is_failure(m)]
+        elif len(stripped) <= _LONGEST_LINE and is_failure(stripped):
             found.append(stripped)
         if len(found) >= _ERRORS_OF_A_RESULT:
             break
@@ -121,8 +121,4 @@ def find_errors(text: str, *, sure: bool) -> tuple[str, ...]:
 
 
 def _texts(part: ToolResult) -> list[str]:
-    texts: list[str] = []
-    for item in part.content:
-        if isinstance(item, Text) or (isinstance(item, Document) and item.text is not None):
-            texts.append(item.text)
-    return texts
+    return [item.text for item in part.content if isinstance(item, Text | Document) and item.text is not None]

@@ -19,7 +19,10 @@ _RU_NUMBER: Final = (
     r"(?:двести|триста|четыреста|пятьсот|шестьсот|семьсот|восемьсот|девятьсот|тысяч[аи]?|сто|десять|двадцать|тридцать"
     r"|сорок|пятьдесят|два|две|три|четыре|пять|шесть|семь|восемь)"
 )
-_WORDS: Final = rf"(?:a\s+)?{_EN_NUMBER}(?:[\s-]+(?:and\s+)?{_EN_NUMBER}){{0,6}}|{_DE_NUMBER}|{_RU_NUMBER}(?:\s+{_RU_NUMBER}){{0,4}}"
+_WORDS: Final = (
+    rf"(?:a\s+)?{_EN_NUMBER}(?:[\s-]+(?:and\s+)?{_EN_NUMBER}){{0,6}}"
+    rf"|{_DE_NUMBER}|{_RU_NUMBER}(?:\s+{_RU_NUMBER}){{0,4}}"
+)
 _DIGITS: Final = r"\d{1,15}(?:[.,'\u00a0]\d{1,15}){0,5}"
 _KANJI: Final = r"[〇一二三四五六七八九十百千万]{1,12}"
 _CURRENCY: Final = (
@@ -49,11 +52,14 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
     ("quoted", r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|„[^“\n]{1,80}“|«[^»\n]{1,80}»|「[^」\n]{1,80}」|`[^`\n]{1,80}`"),
     (
         "zone",
-        r"\b(?:UTC|GMT|CET|CEST|EST|EDT|CST|CDT|MST|MDT|PST|PDT|MEZ|MESZ|JST|MSK|BST)(?:[+-]\d{1,2}(?::?\d\d)?)?\b"
-        r"|\b(?:Europe|America|Asia|Africa|Australia|Pacific|Atlantic|Indian|Etc)/[A-Z]\w{1,30}"
-        r"|\b(?i:pacific|eastern|central|mountain|greenwich|central european|atlantic)\s+(?i:standard\s+|mean\s+)?(?i:time)\b"
-        r"|\b(?i:mitteleuropäische\w*|osteuropäische\w*|westeuropäische\w*|koordinierte\w*)\s+(?i:\w{0,10}zeit)\b"
-        r"|(?i:по московскому времени|по гринвичу|по всемирному времени)|日本時間|協定世界時|標準時",
+        (
+            r"\b(?:UTC|GMT|CET|CEST|EST|EDT|CST|CDT|MST|MDT|PST|PDT|MEZ|MESZ|JST|MSK|BST)(?:[+-]\d{1,2}(?::?\d\d)?)?\b"
+            r"|\b(?:Europe|America|Asia|Africa|Australia|Pacific|Atlantic|Indian|Etc)/[A-Z]\w{1,30}"
+            r"|\b(?i:pacific|eastern|central|mountain|greenwich|central european|atlantic)\s+"
+            r"(?i:standard\s+|mean\s+)?(?i:time)\b"
+            r"|\b(?i:mitteleuropäische\w*|osteuropäische\w*|westeuropäische\w*|koordinierte\w*)\s+(?i:\w{0,10}zeit)\b"
+            r"|(?i:по московскому времени|по гринвичу|по всемирному времени)|日本時間|協定世界時|標準時"
+        ),
     ),
     (
         "ref",
@@ -82,7 +88,6 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
         "number",
         rf"(?<![\w.,]){_DIGITS}(?!\w)|(?<=[\u3040-\u30ff\u3400-\u9fff]){_DIGITS}|{_DIGITS}(?=[\u3040-\u30ff\u3400-\u9fff])",
     ),
-    ("number", rf"(?<!\w)(?i:{_WORDS})(?!\w)"),
     (
         "units",
         "(?i:"
@@ -108,7 +113,7 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
                 "humorous",
                 "professional",
                 "sachlich\\w*",
-                "locker\\w*",
+                "lockere[rsnm]?",
                 "förmlich\\w*",
                 "freundlich\\w*",
                 "herzlich\\w*",
