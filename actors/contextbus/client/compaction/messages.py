@@ -18,6 +18,7 @@ from contextbus_protocol.chat import ChatMessage, Text, ToolResult
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
 
 _OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
+_OPENAI_KEYS: Final = ("tool_calls", "function_call", "refusal", "audio")
 _READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
     "openai": from_openai,
     "anthropic": from_anthropic,
@@ -130,7 +131,9 @@ def _provider_of(plain: Sequence[dict[str, object]]) -> Provider:
 
 
 def _is_openai(message: dict[str, object]) -> bool:
-    content = message.get("content")
+    content = message.get("content", "")
+    if content is None or any(key in message for key in _OPENAI_KEYS):  # an SDK's object has all of them, as null
+        return True
     parts = cast("Sequence[object]", content) if isinstance(content, list | tuple) else ()
     fields = [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
     return any(part.get("type") in _OPENAI_PARTS or (part.get("type") == "file" and "file" in part) for part in fields)
