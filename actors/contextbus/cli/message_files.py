@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
@@ -13,7 +12,7 @@ from contextbus.cli import inputs
 from contextbus.client.given import GivenMessage
 from contextbus.core.ai_sdk import write_ai_sdk
 from contextbus.core.importers import Conversation
-from contextbus.core.json_text import as_list
+from contextbus.core.json_text import as_list, as_object
 from contextbus_protocol.chat import ChatMessage
 
 Object = Mapping[str, object]
@@ -61,15 +60,18 @@ def _values(data: bytes) -> list[object]:
 
 def _find(values: list[object], index: int, conversations: Sequence[Conversation]) -> MessageFile:
     """The messages as they are written, where there is one in the file for each that was read."""
-    if len(values) == 1 and isinstance(values[0], list) and len(conversations) > 1:
-        values = cast("list[object]", values[0])
+    inner = as_list(values[0]) if len(values) == 1 else None
+    if inner is not None and len(conversations) > 1:
+        values = list(inner)
     if len(conversations) == 1 and len(values) > 1:  # a message a line
         values = [values]
     value, read = values[index], conversations[index].messages
-    around = cast("Object", value) if isinstance(value, dict) else None
-    listed = as_list(value if around is None else around.get("messages"))
-    if listed and len(listed) == 1:
-        listed = as_list(listed[0]) or listed  # a list of one conversation
-    if listed and all(isinstance(message, dict) for message in listed):
-        return MessageFile(tuple(cast("list[Object]", listed)), around)
+    items = as_list(value)
+    if items and len(items) == 1 and "role" not in (as_object(items[0]) or {}):
+        value = items[0]  # a list of one conversation
+    around = as_object(value)
+    listed = as_list(value if around is None else around.get("messages")) or ()
+    messages = tuple(filter(None, map(as_object, listed)))
+    if messages and len(messages) == len(listed):
+        return MessageFile(messages, around)
     return MessageFile(read)  # such as a response, or one message alone
