@@ -37,6 +37,21 @@ class Composition(Value, frozen=True, kw_only=True):
     replacement: tuple[ChatMessage, ...] = ()
 
 
+class HistoryState(Value, frozen=True, kw_only=True):
+    """Which request history a function of the host is asked about: its client may be behind (C.H.10).
+
+    The first ``count`` source messages, whose chain digest is ``chain``; ``blocks`` is that of the blocks among them,
+    ``checkpoint`` the blob of what stands in place of the first ones, each empty where there is none.  ``sequence`` is
+    the log's that it was settled at.
+    """
+
+    count: int
+    chain: str
+    blocks: str = ""
+    checkpoint: str = ""
+    sequence: int = 0
+
+
 class BudgetInfo(Value, frozen=True, kw_only=True):
     """What ``on_budget_exceeded`` is told, in tokens (P.J.8)."""
 
@@ -62,14 +77,16 @@ class AskCallback(Message, frozen=True, kw_only=True, tag="ask-callback"):
     trigger: TriggerSnapshot | None = None
     composition: Composition | None = None
     budget: BudgetInfo | None = None
+    history: HistoryState | None = None
 
 
 class CallbackAnswered(Message, frozen=True, kw_only=True, tag="callback-answered"):
     """What the function gave, or the code of its failure (client to selection, D.W.4).
 
-    ``text`` is the rewritten query; the rest is what ``prepare_step`` changes, each absent where it stays.  ``tools``
-    are the tool definitions as JSON text; their digest follows from it where ``tools_digest`` is absent.  ``matches``
-    is what a trigger said, ``count`` what the host counted, in tokens.
+    ``text`` is the rewritten query; the rest is what ``prepare_step`` changes, each absent where it stays.
+    ``messages`` are also the history that ``on_budget_exceeded`` gave (P.J.4).  ``tools`` are the tool definitions as
+    JSON text; their digest follows from it where ``tools_digest`` is absent.  ``matches`` is what a trigger said,
+    ``count`` what the host counted, in tokens.
     """
 
     token: str

@@ -32,7 +32,7 @@ class CompileStep(Command, frozen=True, kw_only=True, tag="compile-step"):
 
     ``user_text`` is the latest user text by D.G.17, at most 2000 code points.  ``step`` is left out for the next.
     ``callbacks`` are the functions of the host that the client answers for (D.W.4).  ``instructions`` are the host's to
-    the summariser, in no log (C.F.4).
+    the summariser, in no log (C.F.4).  ``summary_seconds`` is the part of the time left that is for a summariser alone.
     """
 
     step: int | None = None
@@ -43,6 +43,7 @@ class CompileStep(Command, frozen=True, kw_only=True, tag="compile-step"):
     callbacks: tuple[CallbackName, ...] = ()
     parent: ParentRun | None = None
     instructions: str | None = None
+    summary_seconds: float = 0.0
 
 
 class OverflowStep(Command, frozen=True, kw_only=True, tag="overflow-step"):
@@ -55,6 +56,7 @@ class OverflowStep(Command, frozen=True, kw_only=True, tag="overflow-step"):
     input_tokens: int | None = None
     callbacks: tuple[CallbackName, ...] = ()
     instructions: str | None = None
+    summary_seconds: float = 0.0
 
 
 class StepCompiled(Message, frozen=True, kw_only=True, tag="step-compiled"):

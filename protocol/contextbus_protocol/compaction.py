@@ -20,6 +20,7 @@ class Compact(Message, frozen=True, kw_only=True, tag="compact"):
     ``head`` is that of the step's command; ``started`` is what the first commit says beside the messages of
     ``history`` and ``restored``.  ``callbacks`` are the functions of the host that its client answers for,
     ``instructions`` the host's to the summariser.  ``paused`` tells that no summariser is to be asked (C.X.5).
+    ``host_messages`` are what the host gave in place of the history: they are kept, nothing is summarised (P.J.8).
     """
 
     head: CommitHead
@@ -31,6 +32,7 @@ class Compact(Message, frozen=True, kw_only=True, tag="compact"):
     callbacks: tuple[CallbackName, ...] = ()
     working_memory: WorkingMemorySnapshot | None = None
     paused: bool = False
+    host_messages: tuple[ChatMessage, ...] | None = None
 
 
 class CompactionEnded(Message, frozen=True, kw_only=True, tag="compaction-ended"):

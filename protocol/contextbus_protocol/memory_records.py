@@ -96,10 +96,22 @@ class RedactedRun(Value, frozen=True):
     steps: tuple[int, ...]
 
 
-class Forgotten(Message, frozen=True, kw_only=True, tag="forgotten"):
-    """A record is erased, and so are the packages that held it (memory worker to the client, D.J.7).
+class DeletedSummary(Value, frozen=True):
+    """A summary of a run's history that was deleted with the span that it was archived for (C.X.11).
 
-    ``redacted`` are the steps that it was taken out of, ``blobs`` how many stored blobs the worker that answers
+    ``summary`` is the reference of the blob that stood in place of messages, ``archive`` that of the archived span.
+    """
+
+    run: str
+    summary: str
+    archive: str | None = None
+
+
+class Forgotten(Message, frozen=True, kw_only=True, tag="forgotten"):
+    """A record is erased, and so are packages and summaries that held it (memory worker to the client, D.J.7).
+
+    ``redacted`` are the steps that it was taken out of, ``summaries`` what was deleted of compacted histories since the
+    record had been placed in them; ``blobs`` is how many stored blobs the worker that answers
     erased for it, whoever of its tasks did; what another worker erased meanwhile is not counted.
     ``messages`` and ``items`` count the source messages and the entries of working memory that quote the record's text
     in those runs; nothing of them is touched.  They are left out where the text was gone before it could be looked for,
@@ -111,6 +123,7 @@ class Forgotten(Message, frozen=True, kw_only=True, tag="forgotten"):
     revisions: int
     sequence: int
     redacted: tuple[RedactedRun, ...] = ()
+    summaries: tuple[DeletedSummary, ...] = ()
     blobs: int = 0
     messages: int | None = None
     items: int | None = None

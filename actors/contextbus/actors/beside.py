@@ -66,16 +66,13 @@ def note_lateness(state: SelectionState, token: str) -> SelectionState:
     return replace(state, held=replace(held, timed=False))
 
 
-def note_end(state: SelectionState, message: CompactionEnded) -> SelectionState:
+def note_end(state: SelectionState, message: CompactionEnded) -> tuple[SelectionState, Effects]:
     """The state with what came of the compaction; one that was interrupted is evaluated again (C.K.9)."""
     held = state.held
     if held is None or held.phase != "compact" or message.token != held.token:
-        return state  # late, repeated, or of an earlier attempt
-    if message.status == "interrupted":
-        held = evaluating.forget_evaluation(replace(held, conflicts=held.conflicts + 1))
-    else:
-        held = replace(held, compacted=message, prepared=None)
-    return replace(state, held=replace(held, phase="open", loading=True))
+        return state, ()  # late, repeated, or of an earlier attempt
+    effects = gather.cancel_timers(held) if held.timed else ()  # what is asked from now on has its own time
+    return replace(state, held=evaluating.note_compacted(held, message)), effects
 
 
 def resume(state: SelectionState, held: Flight) -> tuple[SelectionState, Load]:

@@ -12,6 +12,7 @@ from contextbus.core.compaction.instructions import write_instructions
 from contextbus.core.compaction.reduction import Ask, CountComposed, CountRange, CountTail, Reduced
 from contextbus.core.compaction.request_items import RequestItems
 from contextbus.core.compaction.saving import archive_of, compose
+from contextbus.core.projection import history_state
 from contextbus_protocol.callbacks import AskCallback, Composition
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.compaction import Summarise
@@ -30,7 +31,8 @@ def ask_host(job: Job, at: Instance) -> tuple[Job, Effects]:
 
 def is_host_asked(job: Job) -> bool:
     """Whether the host is to count something at present."""
-    return job.phase == "count" and job.asked is not None and not isinstance(job.asked, Ask)
+    asked = job.given is not None or (job.asked is not None and not isinstance(job.asked, Ask))
+    return job.phase == "count" and asked
 
 
 def ask_again(job: Job, at: Instance) -> Send:
@@ -45,6 +47,7 @@ def ask_again(job: Job, at: Instance) -> Send:
         step=job.compact.started.step,
         seconds_left=head.seconds_left * ANSWER_SHARE,
         composition=_composition(job),
+        history=None if job.after is None else history_state(job.after),
     )
     return Send(head.reply_to, ask, head.reply_as)
 
@@ -52,6 +55,8 @@ def ask_again(job: Job, at: Instance) -> Send:
 def _composition(job: Job) -> Composition:
     assert job.request is not None
     request = job.request
+    if job.given is not None:
+        return Composition(source_count=job.given.source_count, replacement=job.given.messages)
     match job.asked:
         case CountTail(start=start) if start:
             return _behind(request, start)

@@ -14,6 +14,8 @@ from contextbus.actors.effects import Effects, Fetch
 from contextbus.core.compaction import reduction as reducing
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.evaluation import is_range_paused, ratio_room
+from contextbus.core.compaction.forgotten import forgotten_boundary, is_only_forgotten
+from contextbus.core.compaction.host_history import HostReplacement, replace_history
 from contextbus.core.compaction.reduction import (
     Answer,
     Ask,
@@ -114,7 +116,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     number of source messages that its summary stands for, once there is one.  ``answers`` are those of the summariser
     with what it was given, kept for the case that the commit loses a race; ``question`` numbers what is asked.
     ``requests`` counts those to the summariser, ``usages`` are what they cost.  ``late`` tells that the time for
-    questions is over, ``dropping`` that the range goes without a summary.
+    questions is over, ``dropping`` that the range goes without a summary.  ``given`` is what the host gave in place of
+    the history (P.J.8).
     """
 
     compact: Compact
@@ -138,6 +141,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: int = 0
     late: bool = False
     dropping: bool = False
+    given: HostReplacement | None = None
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -183,6 +187,14 @@ def take_texts(job: Job, found: Mapping[str, bytes]) -> Job:
     return replace(job, texts=tuple(texts), reading=(), phase="count")
 
 
+def lacks_only_forgotten(job: Job, found: Mapping[str, bytes]) -> bool:
+    """Whether only messages are gone that the summary stood for which a forget took (C.X.11)."""
+    assert job.after is not None
+    boundary = forgotten_boundary(job.after, job.compact.started)
+    missing = frozenset(job.reading).difference(found)
+    return bool(missing) and boundary is not None and is_only_forgotten(job.after, boundary, missing)
+
+
 def _read_messages(data: bytes) -> tuple[ChatMessage, ...]:
     try:
         return blobs.decode_input(data).messages  # both blobs hold a version and messages
@@ -199,7 +211,7 @@ def reduce(job: Job) -> Job:
     assert job.after is not None
     started = job.compact.started
     request = request_items(job.after, dict(job.texts))
-    options = started.options
+    options, boundary = started.options, forgotten_boundary(job.after, started)
     given = ReductionOptions(
         target_tokens=started.target_tokens - started.envelope_tokens,
         keep=started.policy,
@@ -210,9 +222,22 @@ def reduce(job: Job) -> Job:
         min_shrink=options.min_shrink,
         names_media=True,
         end=None if job.end is None else _end_at(request, job.end),
+        least_end=None if boundary is None else _end_at(request, boundary),
     )
     reduction, asked = reducing.begin(request.items, given)
     return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
+
+
+def take_history(job: Job, estimator: Estimator) -> Job:
+    """The job with what the host gave in place of the history.
+
+    Raises:
+        ContextBusError: it is none, or texts do not fit what the log says.
+    """
+    assert job.after is not None
+    request = request_items(job.after, dict(job.texts))
+    given = replace_history(request, job.compact.host_messages or (), estimator)
+    return replace(job, phase="count", request=request, given=given)
 
 
 def _end_at(request: RequestItems, source_count: int) -> int | None:

@@ -207,7 +207,13 @@ class Compaction:
         found = dict(message.blobs)
         if compacting.unreadable_checkpoint(job, found):
             return self._send_failure(state, job, compacting.LOST_CHECKPOINT, ())
-        return self._guard(state, job, lambda: self._reduce(state, compacting.take_texts(job, found), ()))
+        return self._guard(state, job, lambda: self._take_texts(state, job, found))
+
+    def _take_texts(self, state: CompactionState, job: Job, found: Mapping[str, bytes]) -> Step:
+        if compacting.lacks_only_forgotten(job, found):
+            job, effects = records.drop_commit(state.fold, job, self._at, found, self._estimator(job))
+            return replace(state, job=job), effects
+        return self._reduce(state, compacting.take_texts(job, found), ())
 
     def _guard(self, state: CompactionState, job: Job, go: Callable[[], Step]) -> Step:
         """Go on; what cannot be read or counted fails the reduction, and the history stays as it is."""
@@ -219,9 +225,20 @@ class Compaction:
 
     def _reduce(self, state: CompactionState, job: Job, effects: Effects) -> Step:
         started = job.compact.started
+        if job.compact.host_messages is not None:
+            return self._keep_history(state, job, effects)
         if started.target_tokens - started.envelope_tokens < 1:
             return self._send_failure(state, job, Failure(phase="compact", reason="request-overhead"), effects)
         return self._drive(state, compacting.reduce(job), effects)
+
+    def _keep_history(self, state: CompactionState, job: Job, effects: Effects) -> Step:
+        """Keep what the host gave in place of the history, once it is counted (P.J.8)."""
+        job = compacting.take_history(job, self._estimator(job))
+        if job.compact.started.options.counts:
+            job, more = questions.ask_host(job, self._at)
+        else:
+            job, more = records.history_commit(state.fold, job, self._at, self._estimator(job))
+        return replace(state, job=job), (*effects, *more)
 
     def _drive(self, state: CompactionState, job: Job, effects: Effects) -> Step:
         """Give the reduction what it asks for until it has to wait, or is over."""
@@ -269,6 +286,9 @@ class Compaction:
         count = message.count
         if message.code is not None or count is None or not 0 <= count <= MAX_SAFE_INTEGER:
             return self._send_failure(state, job, compacting.count_failure(message), ())
+        if job.given is not None:
+            job, more = records.history_commit(state.fold, job, self._at, self._estimator(job), count)
+            return replace(state, job=job), more
         job = replace(job, host_counts=(*job.host_counts, count))
         return self._guard(
             state, job, lambda: self._drive(state, compacting.go_on(job, count, self._estimator(job)), ())

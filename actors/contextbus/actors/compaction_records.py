@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
-from contextbus.actors.compacting import Failure, Instance, Job
+from contextbus.actors.compacting import Failure, Instance, Job, take_texts
 from contextbus.actors.effects import Effects, Send
 from contextbus.core.checkpoints import COUNTED
+from contextbus.core.compaction.forgotten import drop_forgotten, forgotten_boundary
+from contextbus.core.compaction.host_history import save_history
 from contextbus.core.compaction.reduction import CannotFit, Reduced, add_usages
-from contextbus.core.compaction.saving import save
+from contextbus.core.compaction.saving import Saved, save
 from contextbus.core.estimate import Estimator
 from contextbus.core.run_state import RunState
 from contextbus_protocol import digests
@@ -48,10 +51,43 @@ def save_commit(fold: RunState, job: Job, at: Instance, outcome: Reduced, estima
         working_memory=job.compact.working_memory,
         host_counts=job.host_counts,
     )
+    return _send_saved(fold, job, at, saved)
+
+
+def drop_commit(
+    fold: RunState, job: Job, at: Instance, found: Mapping[str, bytes], estimator: Estimator
+) -> tuple[Job, Effects]:
+    """Have committed that the history goes on from the boundary of a summary that a forget took (C.X.11).
+
+    Raises:
+        NotFoundError: messages behind the boundary are gone too.
+        InvalidTypeError: a blob is damaged.
+    """
+    assert job.after is not None
+    job = take_texts(replace(job, reading=tuple(name for name in job.reading if name in found)), found)
+    boundary = forgotten_boundary(job.after or fold, job.compact.started) or 0
+    saved = drop_forgotten(job.after or fold, boundary, dict(job.texts), job.compact.started, estimator)
+    return _send_saved(fold, job, at, saved)
+
+
+def _send_saved(fold: RunState, job: Job, at: Instance, saved: Saved) -> tuple[Job, Effects]:
     events = (*(() if job.begun else _first_events(job)), saved.event)
     record = _record(fold, job, at, "completed", events, saved.blobs)
     job = replace(job, phase="commit", saved=saved, end=saved.event.source_count)
     return job, (Send(at.placement, record),)
+
+
+def history_commit(
+    fold: RunState, job: Job, at: Instance, estimator: Estimator, counted: int | None = None
+) -> tuple[Job, Effects]:
+    """Have the history that the host gave committed as a checkpoint (P.J.8); ``counted`` is the host's own count."""
+    assert job.request is not None
+    assert job.after is not None
+    assert job.given is not None
+    started = job.compact.started
+    saved = save_history(job.after, job.request, started, job.given, estimator=estimator, counted=counted)
+    record = _record(fold, job, at, "completed", (*_first_events(job), saved.event), saved.blobs)
+    return replace(job, phase="commit", saved=saved), (Send(at.placement, record),)
 
 
 def fail_commit(fold: RunState, job: Job, at: Instance, failure: Failure) -> tuple[Job, Effects]:

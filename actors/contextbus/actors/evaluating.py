@@ -18,16 +18,20 @@ from contextbus.core.compaction.evaluation import (
     AskTrigger,
     Matched,
     RequestEstimate,
+    describe_excess,
     estimate_request,
+    evaluation_id,
     find_match,
     is_paused,
     policy_of,
     target_tokens,
+    tokens_before,
 )
 from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
 from contextbus_protocol import digests, subjects
-from contextbus_protocol.callbacks import CallbackName, Composition, TriggerSnapshot
+from contextbus_protocol.callbacks import BudgetInfo, CallbackAnswered, CallbackName, Composition, TriggerSnapshot
+from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commands import CompileStep, OverflowStep
 from contextbus_protocol.compaction import Compact, CompactionEnded
 from contextbus_protocol.errors import ContextBudgetExceededError, ErrorData, NotFoundError, error_of
@@ -44,6 +48,7 @@ class AskHost(msgspec.Struct, frozen=True):
     query: str = ""
     trigger: TriggerSnapshot | None = None
     composition: Composition | None = None
+    budget: BudgetInfo | None = None
 
 
 class ReadCheckpoint(msgspec.Struct, frozen=True):
@@ -53,10 +58,11 @@ class ReadCheckpoint(msgspec.Struct, frozen=True):
 
 
 class Evaluated(msgspec.Struct, frozen=True):
-    """A trigger matched, an overflow or a forget asks: the history is to be compacted."""
+    """A trigger matched, an overflow or a forget asks: the history is to be compacted, or replaced by the host's."""
 
     started: CompactionStarted
     paused: bool = False
+    host_messages: tuple[ChatMessage, ...] | None = None
 
 
 EvaluationNeed = AskHost | ReadCheckpoint | Evaluated
@@ -86,7 +92,7 @@ def next_evaluation(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> E
     if checkpoint is not None and after.turn_begins and flight.checkpoint != checkpoint.replaced_by:
         return ReadCheckpoint(checkpoint.replaced_by)
     compaction = options.compaction
-    if compaction is None or flight.compacted is not None:
+    if compaction is None or (flight.compacted is not None and not _is_undone(flight, after)):
         return None
     if compaction.counts and flight.host_tokens is None:
         return AskHost("count-tokens", composition=Composition())
@@ -113,10 +119,53 @@ def next_evaluation(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> E
                 cache_retention_ms=estimate.cache_retention_ms,
             )
             return AskHost("compaction-trigger", trigger=snapshot)
+        case Matched(index=index) if asks_host(flight):
+            return AskHost("budget-exceeded", budget=describe_excess(options, estimate, index))
         case Matched(index=index):
             return _evaluated(fold, flight, options, compaction, estimate, index)
         case _:
             return None
+
+
+def asks_host(flight: Flight) -> bool:
+    """Whether the host is asked for a smaller history first: once a step, or again for another history (P.J.4)."""
+    command, prepared = flight.command, flight.prepared
+    if flight.rounds or prepared is None or not isinstance(command, CompileStep):
+        return False
+    answered = flight.given is not None and flight.given_for == prepared.after.history.chain
+    return "budget-exceeded" in command.callbacks and not answered
+
+
+def note_given(flight: Flight, answer: CallbackAnswered) -> Flight:
+    """The flight with what the host gave of its too large history; an empty answer goes on as before (P.J.4)."""
+    assert flight.prepared is not None
+    flight = replace(flight, phase="open", given=answer, given_for=flight.prepared.after.history.chain)
+    if answer.code is not None:
+        return replace(flight, evaluation=answer, failing="evaluate")
+    return flight
+
+
+def note_compacted(flight: Flight, ended: CompactionEnded) -> Flight:
+    """The flight whose compaction is over, its questions' time run from now on.
+
+    One that was interrupted is evaluated again (C.K.9); the host's own history is counted again, with all triggers
+    (P.J.8).
+    """
+    flight = replace(flight, phase="open", loading=True, prepared=None, timed=False)
+    if ended.status == "interrupted":
+        return replace(forget_evaluation(flight), conflicts=flight.conflicts + 1)
+    if ended.status == "completed" and _given_messages(flight) is not None:
+        return replace(forget_evaluation(flight), rounds=1)
+    return replace(flight, compacted=ended)
+
+
+def _given_messages(flight: Flight) -> tuple[ChatMessage, ...] | None:
+    return None if flight.given is None or flight.given.code is not None else flight.given.messages
+
+
+def _is_undone(flight: Flight, after: RunState) -> bool:
+    """Whether a forget took the summary again that was made for this step (C.X.11)."""
+    return flight.compacted is not None and flight.compacted.status == "completed" and after.compaction_due
 
 
 def _evaluated(
@@ -131,12 +180,12 @@ def _evaluated(
     command, items = flight.command, flight.items
     due = index is None and not isinstance(command, OverflowStep)
     started = CompactionStarted(
-        evaluation=evaluation_id(fold, flight),
+        evaluation=id_of(fold, flight),
         step=flight.prepared.plan.step,
         cause="redacted" if due else "trigger" if index is not None else "overflow",
         trigger_index=index,
         matched=flight.matched,
-        tokens_before=estimate.tokens,
+        tokens_before=tokens_before(compaction, estimate, index),
         envelope_tokens=estimate.envelope,
         target_tokens=target_tokens(compaction, options.model.context_window),
         message_count=estimate.message_count,
@@ -148,13 +197,13 @@ def _evaluated(
         binds_thinking=binds_thinking(options.model, options.bound_models),
         memory_sequence=0 if items is None or items.snapshot is None else items.sequence,
     )
-    return Evaluated(started, paused=is_paused(flight.prepared.after))
+    given = None if index is None else _given_messages(flight)
+    return Evaluated(started, given is None and is_paused(flight.prepared.after), given)
 
 
-def evaluation_id(fold: RunState, flight: Flight) -> str:
-    """One id for all events of an evaluation: the step's command at one state of the log (C.O.1)."""
-    digest = digests.digest_text(f"{fold.run}\n{flight.command.command}\n{fold.sequence}")
-    return "compaction-" + digest.removeprefix("sha256:")[:32]
+def id_of(fold: RunState, flight: Flight) -> str:
+    """The id of the evaluation that a step comes to at one state of the log."""
+    return evaluation_id(fold.run, flight.command.command, fold.sequence)
 
 
 def restored_event(fold: RunState, flight: Flight) -> CompactionRestored | None:
@@ -166,7 +215,7 @@ def restored_event(fold: RunState, flight: Flight) -> CompactionRestored | None:
     if checkpoint is None or not prepared.after.turn_begins:
         return None
     return CompactionRestored(
-        evaluation=evaluation_id(fold, flight),
+        evaluation=id_of(fold, flight),
         source_messages=checkpoint.source_count,
         replacement_messages=len(checkpoint.replacement),
     )
@@ -192,6 +241,7 @@ def compact_of(
         callbacks=command.callbacks,
         working_memory=snapshot_of(flight),
         paused=evaluated.paused,
+        host_messages=evaluated.host_messages,
     )
     return Send(subjects.command("compaction", tenant), message)
 
@@ -259,14 +309,14 @@ def check_restored(flight: Flight) -> None:
 
 def forget_evaluation(flight: Flight) -> Flight:
     """The flight as before its evaluation: what the host said was of another history."""
-    return replace(flight, host_tokens=None, matched=(), evaluation=None, failing=None, prepared=None)
+    return replace(flight, host_tokens=None, matched=(), given=None, evaluation=None, failing=None, prepared=None)
 
 
 def failed_evaluation(fold: RunState, flight: Flight, phase: CompactionPhase) -> CompactionFailed:
     """What the log says of an evaluation that failed before anything was begun (C.O.6)."""
     assert flight.prepared is not None
     return CompactionFailed(
-        evaluation=evaluation_id(fold, flight),
+        evaluation=id_of(fold, flight),
         step=flight.prepared.plan.step,
         phase=phase,
         reason="error",

@@ -87,7 +87,8 @@ class Flight(msgspec.Struct, frozen=True):
     ``question`` is the token of what the host is asked for at present, of the function ``asked``.  ``checkpoint`` is
     the blob of a checkpoint that was read, ``host_tokens`` what the host counted, ``matched`` what its triggers said,
     ``evaluation`` the last such answer, ``failing`` the phase in which the evaluation failed, and ``compacted`` what
-    came of the compaction.
+    came of the compaction.  ``given`` is what the host gave of its too large history, of the chain ``given_for``, and
+    ``rounds`` is 1 once that is in the log (P.J.8).
     """
 
     command: RunCommand
@@ -122,6 +123,9 @@ class Flight(msgspec.Struct, frozen=True):
     evaluation: CallbackAnswered | None = None
     failing: CompactionPhase | None = None
     compacted: CompactionEnded | None = None
+    given: CallbackAnswered | None = None
+    given_for: str = ""
+    rounds: int = 0
 
 
 class SelectionState(msgspec.Struct, frozen=True):

@@ -111,7 +111,7 @@ def _check_answer(answer: CallbackAnswered | None) -> None:
 
 def function_name(name: CallbackName) -> str:
     """A function of the host as its option is called."""
-    return name.replace("-", "_")
+    return "on_budget_exceeded" if name == "budget-exceeded" else name.replace("-", "_")
 
 
 def late_callback(flight: Flight) -> CallbackTimeoutError:

@@ -43,6 +43,7 @@ from contextbus_protocol.events import (
     PackageRedacted,
     RefreshRequested,
     StepFailed,
+    SummaryRedacted,
 )
 from contextbus_protocol.subjects import encode_name
 from contextbus_protocol.values import EstimatorSpec, ParentRun, Scope, SourceResult
@@ -212,7 +213,7 @@ def plan_record(
 
 
 def _redactions(fold: RunState, command: RedactPackages) -> tuple[AnyEvent, ...]:
-    """What a forget did to the run's packages, as far as the log does not say it (D.J.6).
+    """What a forget did to the run's packages and summaries, as far as the log does not say it (D.J.6, C.X.11).
 
     Raises:
         ConflictError: another forget came first: what this one left of a package may hold what that one took, and what
@@ -223,7 +224,7 @@ def _redactions(fold: RunState, command: RedactPackages) -> tuple[AnyEvent, ...]
     new = tuple(p for p in command.packages if (p.package, source, record) not in fold.redactions)
     if any(p.package in fold.redacted_packages for p in new):
         raise ConflictError("another forget redacted a package first; redact what it left, and tell the run again")
-    return tuple(
+    packages = tuple(
         PackageRedacted(
             step=package.step,
             package=package.package,
@@ -234,14 +235,30 @@ def _redactions(fold: RunState, command: RedactPackages) -> tuple[AnyEvent, ...]
         )
         for package in new
     )
+    summaries = tuple(
+        SummaryRedacted(
+            replaced_by=summary.replaced_by,
+            archive=summary.archive,
+            source=source,
+            record_id=record,
+            erasure=command.erasure,
+        )
+        for summary in command.summaries
+        if (summary.replaced_by, source, record) not in fold.redactions
+    )
+    return (*packages, *summaries)
 
 
 def _check_redactions(fold: RunState, command: RedactPackages) -> None:
     """Refuse what is no redaction: the log holds names and references, never a text (D.D.25).
 
+    Of a summary that others followed the fold has the blobs and no records.  Saying that it is gone changes nothing of
+    the run, and its blobs are erased only for a record that its own event lists.
+
     Raises:
         InvalidTypeError: source or record is no name.
-        InvalidRequestError: a reference is none, or the run has no such step.
+        InvalidRequestError: a reference is none, the run has no such step or never had such a summary, or the record
+            was in no block in or before the range that the run's present one stands for.
     """
     for name in (command.source, command.record_id):
         encode_name(name)
@@ -253,6 +270,19 @@ def _check_redactions(fold: RunState, command: RedactPackages) -> None:
             raise InvalidRequestError("what takes the place of a package is another blob than the package")
         if not 0 <= package.step <= last:
             raise InvalidRequestError(f"the run has no step {package.step}; its last is {last}")
+    if command.summaries:
+        _check_summaries(fold, command)
+
+
+def _check_summaries(fold: RunState, command: RedactPackages) -> None:
+    known, checkpoint = frozenset(fold.summaries), fold.checkpoint
+    for summary in command.summaries:
+        if (summary.replaced_by, summary.archive) not in known:
+            raise InvalidRequestError("the run never had a summary of these blobs")
+        if checkpoint is None or checkpoint.forgotten or checkpoint.replaced_by != summary.replaced_by:
+            continue
+        if all((r.source, r.record_id) != (command.source, command.record_id) for r in checkpoint.records):
+            raise InvalidRequestError("the record was in no block that the summary may tell of")
 
 
 def _take(

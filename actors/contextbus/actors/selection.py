@@ -47,7 +47,7 @@ from contextbus_protocol.errors import (
     DeadlineExceededError,
     error_of,
 )
-from contextbus_protocol.events import PackageRedacted
+from contextbus_protocol.events import PackageRedacted, SummaryRedacted
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
 from contextbus_protocol.questions import ItemsOffered
@@ -191,8 +191,11 @@ class Selection:
             # others commit and the log ends here: it was erased and begun again
             return replace(state, fold=RunState(fold.run)), (settle.load_of(RunState(fold.run), flight.token, 0),)
         flight = gather.drop_charged(replace(flight, loading=False), message)
-        if any(isinstance(event, PackageRedacted) for _, _, commit in message.commits for event in commit.events):
+        events = tuple(event for _, _, commit in message.commits for event in commit.events)
+        if any(isinstance(event, PackageRedacted) for event in events):
             flight = stepping.forget_answers(flight)
+        if flight.failing == "restore" and any(isinstance(event, SummaryRedacted) for event in events):
+            flight = replace(flight, failing=None)  # what could not be read is forgotten, not damaged (C.L.8)
         state = replace(state, fold=fold, loaded=True, flight=flight)
         return self._proceed(state, flight, ())
 
@@ -300,8 +303,8 @@ class Selection:
         return (state, effects + more) if state.flight is not None else self._take_next(state, effects + more)
 
     def _compacted(self, state: SelectionState, message: CompactionEnded) -> Step:
-        state = beside.note_end(state, message)
-        return self._take_next(state, ()) if state.flight is None else (state, ())
+        state, effects = beside.note_end(state, message)
+        return self._take_next(state, effects) if state.flight is None else (state, effects)
 
     def _resume_held(self, state: SelectionState, held: Flight, effects: Effects) -> Step:
         state, load = beside.resume(state, held)

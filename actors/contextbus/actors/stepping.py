@@ -12,13 +12,15 @@ import msgspec
 from contextbus.actors import append, decided, evaluating, gather, recorded
 from contextbus.actors.effects import Effects, Fetch, Load, Scatter, Send, Timer
 from contextbus.actors.evaluating import AskHost, Evaluated, ReadCheckpoint
-from contextbus.actors.flight import Flight
+from contextbus.actors.flight import Flight, RunCommand
 from contextbus.actors.needs import AskSources, Decide, ReadErasures, ReadOffers, next_need, note_offers
 from contextbus.actors.recorded import Tokenizers
 from contextbus.actors.settle import settle_step
 from contextbus.core.prepared import check_answer
+from contextbus.core.projection import history_state
 from contextbus.core.run_state import RunState
 from contextbus_protocol.callbacks import AskCallback, CallbackAnswered
+from contextbus_protocol.commands import CompileStep, OverflowStep
 from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.errors import (
     ContextBudgetExceededError,
@@ -102,8 +104,9 @@ def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effe
     """Ask a function of the host, at the step's reply address, with one timer for all that is asked (D.W.4)."""
     command, prepared = flight.command, flight.prepared
     assert prepared is not None
-    seconds = command.seconds_left * ANSWER_SHARE
-    token = f"{flight.token}#{need.name}" + ("" if need.trigger is None else str(need.trigger.index))
+    seconds = _answer_seconds(command)
+    index = "" if need.trigger is None else str(need.trigger.index)
+    token = f"{flight.token}#{flight.rounds or ''}{need.name}{index}"
     ask = AskCallback(
         run=command.run,
         command=command.command,
@@ -115,10 +118,18 @@ def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effe
         query=need.query,
         trigger=need.trigger,
         composition=need.composition,
+        budget=need.budget,
+        history=history_state(prepared.after),
     )
     asked = Send(command.reply_to, ask, command.reply_as)
     effects: Effects = (asked,) if flight.timed else (asked, Timer(command.run, gather.end_token(flight), seconds))
     return replace(flight, phase="callback", timed=True, question=token, asked=need.name), effects
+
+
+def _answer_seconds(command: RunCommand) -> float:
+    """The time that sources and the host's functions get, in seconds: what is for a summariser alone is not theirs."""
+    own = command.summary_seconds if isinstance(command, CompileStep | OverflowStep) else 0.0
+    return (command.seconds_left - own) * ANSWER_SHARE
 
 
 def _ask_sources(
@@ -129,7 +140,7 @@ def _ask_sources(
     estimator = recorded.estimator_of(fold, prepared.options.estimator, at.tokenizers)
     flight = replace(forget_answers(flight), gathers=flight.gathers + 1, offers=flight.offers)
     queries = gather.first_queries(flight, prepared, demands, at.tenant, at.inbox, estimator)
-    share = command.seconds_left * ANSWER_SHARE
+    share = _answer_seconds(command)
     half = Timer(command.run, gather.half_token(flight), share / 2)
     effects: Effects = (Scatter(queries), half)
     if not flight.timed:  # else it runs since the host was asked
@@ -165,6 +176,8 @@ def take_answer(flight: Flight, message: AnyMessage) -> tuple[Flight, Effects, b
             return flight, (), False
         case CallbackAnswered(name="compaction-trigger" | "count-tokens"):
             return note_evaluation(flight, check_answer(message)), (), True
+        case CallbackAnswered(name="budget-exceeded"):
+            return evaluating.note_given(flight, check_answer(message)), (), True
         case CallbackAnswered(name="prepare-step"):
             return replace(flight, phase="open", hook=check_answer(message), prepared=None), (), True
         case CallbackAnswered():
@@ -206,7 +219,7 @@ def note_evaluation(flight: Flight, answer: CallbackAnswered) -> Flight:
 
 def note_lateness(flight: Flight) -> Flight:
     """The flight whose host did not answer in time: of an evaluation the log says so (C.K.4)."""
-    late = flight.asked in ("compaction-trigger", "count-tokens")
+    late = flight.asked in ("compaction-trigger", "count-tokens", "budget-exceeded")
     return replace(flight, failing="evaluate") if late else flight
 
 

@@ -118,6 +118,8 @@ def forget(
 ) -> None:
     """Erase every revision of a record and redact every package that holds it; its text is not learned again.
 
+    Summaries of conversations in which it was placed are deleted, with the spans that were archived for them.
+
     The text is refused for all scopes of this memory store, not only for this one, until `contextbus allow`.
 
     With --nats a memory worker and the actors must run. Messages and working memory that quote it are counted and stay.
@@ -135,6 +137,9 @@ def forget(
                     "revisions": gone.revisions,
                     "sequence": gone.sequence,
                     "redacted": [{"run": one.run, "steps": list(one.steps)} for one in gone.redacted],
+                    "summaries": [
+                        {"run": one.run, "summary": one.summary, "archive": one.archive} for one in gone.summaries
+                    ],
                     "blobsErased": gone.blobs,
                     "quotingMessages": gone.messages,
                     "quotingItems": gone.items,
@@ -143,10 +148,16 @@ def forget(
             return
         steps = _count(sum(len(one.steps) for one in gone.redacted), "step")
         erased = f"{_count(gone.revisions, 'revision')} erased, {steps} redacted"
+        if gone.summaries:
+            spans = _count(sum(one.archive is not None for one in gone.summaries), "archived span")
+            erased += f", {_count(len(gone.summaries), 'summary', 'summaries')} and {spans} deleted"
         stdout().print(f"{gone.record_id} is forgotten, {erased}", soft_wrap=True)
         for one in gone.redacted:
             numbers = ", ".join(str(step) for step in one.steps)
             stdout().print(Text(f"  {one.run}: step{'' if len(one.steps) == 1 else 's'} {numbers}"), soft_wrap=True)
+        for deleted in gone.summaries:
+            span = "" if deleted.archive is None else f", archived span {deleted.archive}"
+            stdout().print(Text(f"  {deleted.run}: summary {deleted.summary}{span}"), soft_wrap=True)
         if gone.messages or gone.items:
             quoting = f"{_count(gone.messages or 0, 'message')} and {_count(gone.items or 0, 'item')} of working memory"
             note(f"{quoting} in these runs quote it and are not touched")
@@ -190,8 +201,8 @@ def allow(
     run(work, as_json=as_json)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, what: str, many: str | None = None) -> str:
+    return f"{number} {what if number == 1 else many or what + 's'}"
 
 
 def list_memories(

@@ -107,6 +107,9 @@ class Memories:
     ) -> Forgotten:
         """Erase every stored revision of a record, and take it out of every stored package (D.J.7).
 
+        Summaries of histories in which it was placed are deleted, with the spans that they were archived for; the next
+        step of their runs compacts the messages again (C.X.11).
+
         Its texts are refused from now on for every scope of this memory source, until ``allow``.
         The next step of each run that held it compiles as ``redacted``.  Messages and working memory that quote it are
         not touched; the answer says how many there are.  An error or no answer leaves the rest to be finished in the

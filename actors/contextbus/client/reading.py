@@ -112,8 +112,14 @@ async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) 
             if data is None:
                 raise NotFoundError(f"messages of run {run!r} are no longer stored; start a new run")
             messages.extend(blobs.decode_input(data).messages)
-    blocks = await _read_blocks(driver, state, known)
-    checkpoint = await _read_checkpoint(driver, state, known)
+    try:
+        blocks = await _read_blocks(driver, state, known)
+        checkpoint = await _read_checkpoint(driver, state, known)
+    except NotFoundError:
+        # A forget may have come between log and blobs: it says so in the log before it erases anything (D.J.6, C.X.11).
+        if not await read_part(driver, run, "run", state.sequence):
+            raise
+        return await read_run(driver, known, at_least)
     sent = tuple(block.digest for e in events if isinstance(e, StepCompiled) for block in e.blocks)
     return RunContent(state, tuple(messages), blocks, sent, checkpoint)
 

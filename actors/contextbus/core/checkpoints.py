@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+
 import msgspec
 
-from contextbus.core.owed import owe_entries
+from contextbus.core.owed import REMEMBERED_REDACTIONS, drop_record, owe_entries
 from contextbus.core.persistent import Vector
 from contextbus.core.placed_blocks import PlacedBlocks
 from contextbus.core.prefix import break_prefix
-from contextbus.core.projection import blocks_before, request_eighteenths
+from contextbus.core.projection import applied, blocks_before, request_eighteenths
 from contextbus.core.run_state import Checkpoint, CompactionFailures, LastStep, Measured, RunState, Segment
 from contextbus_protocol.events import (
     CallSucceeded,
@@ -16,6 +19,7 @@ from contextbus_protocol.events import (
     CompactionFailed,
     CompactionReason,
     MessagesAppended,
+    ReplacementFact,
     SummaryRedacted,
 )
 from contextbus_protocol.values import Usage
@@ -46,16 +50,45 @@ def complete(state: RunState, event: CompactionCompleted) -> RunState:
         eighteenths=sum(fact.eighteenths for fact in event.replacement),
         records=event.records,
     )
-    leaving = 0 if event.host else blocks_before(state, event.replaced_range.end)
-    state = replace(_adopt(state, checkpoint, leaving), compaction_due=False)
+    state = replace(
+        state,
+        compaction_due=False,
+        summaries=state.summaries.extend(((event.replaced_by, event.archive),)),
+        redactions=tuple(r for r in state.redactions if r[0] != event.replaced_by),
+    )
+    if event.host:  # it says nothing of a summariser; blocks stand as where the host changes a history (P.J.8)
+        return _adopt(state, checkpoint, 0, first_change(state, event.replacement))
+    leaving = blocks_before(state, event.replaced_range.end)
+    state = _adopt(state, checkpoint, leaving, event.source_count)
     if event.dropped and event.pieces:
         state = replace(state, failures=_count_failure(state, "error"))
-    elif not event.dropped and not event.host:
+    elif not event.dropped:
         state = replace(state, failures=CompactionFailures())
     return add_usage(state, event.usage)
 
 
-def _adopt(state: RunState, checkpoint: Checkpoint, leaving: int) -> RunState:
+def first_change(state: RunState, replacement: Sequence[ReplacementFact]) -> int:
+    """How many source messages stand before the first difference between a request history and another one (D.F.20).
+
+    Args:
+        state: the run with its request history.
+        replacement: what is to stand in place of its beginning.
+    """
+    checkpoint = applied(state)
+    facts = () if checkpoint is None else checkpoint.replacement
+    covered = 0 if checkpoint is None else checkpoint.source_count
+    behind = (entry.digest for entry in state.history[covered:])
+    same = 0
+    for fact, digest in zip(replacement, chain((fact.digest for fact in facts), behind), strict=False):
+        if fact.digest != digest:
+            break
+        same += 1
+    if same >= len(facts):
+        return covered + same - len(facts)
+    return next((fact.source for fact in facts[same:] if fact.source is not None), covered)
+
+
+def _adopt(state: RunState, checkpoint: Checkpoint, leaving: int, position: int) -> RunState:
     """The state with a checkpoint in place: the blocks of the range left with it (C.E.9), and are owed (D.H.5).
 
     What the last request began with has changed (D.F.22), and no count that was measured of it holds (C.M.7).
@@ -64,10 +97,11 @@ def _adopt(state: RunState, checkpoint: Checkpoint, leaving: int) -> RunState:
         state: the run.
         checkpoint: what stands in place of its first messages.
         leaving: so many blocks, oldest first, lay in the range; one behind the boundary stays.
+        position: how many source messages stand before what thinking behind it was written without (D.F.20).
     """
     blocks = [*state.blocks]
     if state.last is not None:
-        state = break_prefix(state, "compaction", checkpoint.source_count)
+        state = break_prefix(state, "compaction", position)
     state = replace(
         state,
         checkpoint=replace(checkpoint, applies=True),
@@ -93,8 +127,9 @@ def rewind(state: RunState, keep: int) -> RunState:
     checkpoint = state.checkpoint
     if checkpoint is not None and checkpoint.applies and keep < checkpoint.source_count:
         checkpoint = replace(checkpoint, applies=False)
+    due = state.compaction_due and checkpoint is not None and keep >= checkpoint.source_count
     measured = state.measured if state.measured is not None and keep >= state.measured.count else None
-    return replace(state, segments=segments, checkpoint=checkpoint, measured=measured)
+    return replace(state, segments=segments, checkpoint=checkpoint, measured=measured, compaction_due=due)
 
 
 def extend(state: RunState, event: MessagesAppended) -> RunState:
@@ -107,7 +142,7 @@ def extend(state: RunState, event: MessagesAppended) -> RunState:
     checkpoint = state.checkpoint
     if checkpoint is not None and not checkpoint.applies and is_applicable(state, checkpoint):
         leaving = sum(1 for block in state.blocks if block.position <= checkpoint.source_count)
-        state = _adopt(state, checkpoint, leaving)
+        state = _adopt(state, checkpoint, leaving, checkpoint.source_count)
     return state
 
 
@@ -133,17 +168,23 @@ def _count_failure(state: RunState, reason: CompactionReason, refused: int | Non
 
 
 def redact_summary(state: RunState, event: SummaryRedacted) -> RunState:
-    """The state once a forget took a summary and its archived span: the next step compacts again (C.X.11)."""
+    """The state once a forget took a summary and its archived span: the next step compacts again (C.X.11).
+
+    What it took of the history makes the next step retrieve as well (D.J.1); one that does not apply is no part of it.
+    """
+    redaction = (event.replaced_by, event.source, event.record_id)
+    state = replace(state, redactions=(*state.redactions, redaction)[-REMEMBERED_REDACTIONS:])
     checkpoint = state.checkpoint
-    if checkpoint is None or checkpoint.replaced_by != event.replaced_by or checkpoint.forgotten:
+    if checkpoint is None or checkpoint.replaced_by != event.replaced_by:
         return state
-    if checkpoint.applies and state.last is not None:
-        state = break_prefix(state, "redacted", 0)
-    last = state.last
-    if last is not None and checkpoint.applies:
-        state = replace(state, last=replace(last, history_forgotten=True))
+    applies, last = checkpoint.applies, state.last
     checkpoint = replace(checkpoint, applies=False, forgotten=True)
-    return replace(state, checkpoint=checkpoint, compaction_due=True, measured=None)
+    state = drop_record(replace(state, checkpoint=checkpoint), event.source, event.record_id)
+    if not applies:
+        return state
+    if last is not None:
+        state = replace(break_prefix(state, "redacted", 0), last=replace(last, history_forgotten=True))
+    return replace(state, compaction_due=True, redaction_due=True, measured=None)
 
 
 def measure(state: RunState, last: LastStep, event: CallSucceeded) -> RunState:

@@ -133,9 +133,19 @@ def redact_package(state: RunState, event: PackageRedacted) -> RunState:
     )
     for block in gone:
         state = break_prefix(state, "redacted", block.position)
+    state = drop_record(state, event.source, event.record_id)
     last = before.last
     reopens = last is not None and last.package == event.package and last.status == "open"
     return replace(state, redaction_due=state.redaction_due or bool(gone) or reopens)
+
+
+def drop_record(state: RunState, source: str, record_id: str) -> RunState:
+    """The state whose checkpoint, if a forget took its summary, passes this record on to no later one (C.X.11)."""
+    checkpoint = state.checkpoint
+    if checkpoint is None or not checkpoint.forgotten:
+        return state
+    kept = tuple(r for r in checkpoint.records if (r.source, r.record_id) != (source, record_id))
+    return replace(state, checkpoint=replace(checkpoint, records=kept))
 
 
 def _is_forgotten(entry: PlacedEntry, event: PackageRedacted) -> bool:

@@ -45,6 +45,8 @@ def validate_answer(answer: CallbackAnswered) -> None:
     """
     if answer.name == "count-tokens":
         require_count("count_tokens", answer.count)
+    if answer.name == "budget-exceeded" and answer.messages is not None and not answer.messages:
+        raise InvalidTypeError("on_budget_exceeded gave an empty history")
     if answer.model is not None:
         usable_input_tokens(answer.model)
     if answer.overhead_tokens is not None:

@@ -10,6 +10,7 @@ from itertools import chain, takewhile
 from typing import TypeVar
 
 from contextbus.core.run_state import Checkpoint, RunState
+from contextbus_protocol.callbacks import HistoryState
 
 T = TypeVar("T")
 
@@ -18,6 +19,18 @@ def applied(state: RunState) -> Checkpoint | None:
     """The checkpoint that stands in place of the history's beginning; None where none does."""
     checkpoint = state.checkpoint
     return checkpoint if checkpoint is not None and checkpoint.applies else None
+
+
+def history_state(state: RunState) -> HistoryState:
+    """Which request history a run has: what a client compares with what it holds."""
+    checkpoint = applied(state)
+    return HistoryState(
+        count=state.history.count,
+        chain=state.history.chain,
+        blocks=state.blocks.chain,
+        checkpoint="" if checkpoint is None else checkpoint.replaced_by,
+        sequence=state.sequence,
+    )
 
 
 def request_eighteenths(state: RunState) -> int:

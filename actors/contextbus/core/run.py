@@ -173,6 +173,9 @@ def _fold_compaction(state: RunState, event: AnyEvent | UnknownEvent) -> RunStat
 def _clear(state: RunState) -> RunState:
     """The state as of a new topic: nothing of the history stays; passes and working memory do (P.J.9)."""
     empty = keep_messages(state, 0)
+    if empty.last is not None:  # its outcome may still be told: nothing of its block joins or is owed to the new topic
+        last = msgspec.structs.replace(empty.last, block=None, tail=(), entries=(), owed=())
+        empty = msgspec.structs.replace(empty, last=last)
     return msgspec.structs.replace(
         empty,
         blocks=PlacedBlocks(),
@@ -340,7 +343,9 @@ def _succeed(state: RunState, event: CallSucceeded) -> RunState:
     owed = tuple(_wait(o) if o in last.owed else o for o in state.owed)
     returned = tuple(OwedEntry(entry, last.package) for entry in last.entries if last.block is not None)
     checkpoint = applied(state)
-    replaced = checkpoint is not None and last.count <= checkpoint.source_count
+    # what the host gave may stand for all messages of a step that was compiled behind it (P.J.8): its block stays
+    newer = 0 if state.broken_prefix is None else 1
+    replaced = checkpoint is not None and last.count < checkpoint.source_count + newer
     if replaced or (state.broken_at is not None and not _has_messages(state, last)):
         # what its request ended with left the history before the outcome was told: its block left with it (D.F.14)
         return msgspec.structs.replace(state, owed=still_owed((*owed, *returned), state.placed))

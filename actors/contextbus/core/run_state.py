@@ -178,13 +178,14 @@ class RunState(msgspec.Struct, frozen=True):
     the number of source messages before the first change.  ``stale_thinking`` are ranges of source messages whose
     thinking was written behind other bytes (D.F.20).  ``refused_task`` is the active task for which a pass limit was
     already reported (D.G.11).  ``redaction_due`` makes the next step retrieve (D.J.1), ``redactions`` are the newest
-    forgets as (package, source, record id).  ``skill_calls`` are the calls of ``load_skill``: results answer those that
-    are not closed, also once the host rewrote what came behind them.  ``memory_sequence`` is the newest state of the
-    working memory that a step was of: no later step is of an older one.  ``unaccounted`` tells that a failed step held
-    usage of which no step warned yet (D.L.3).
+    forgets as (package or summary, source, record id).  ``skill_calls`` are the calls of ``load_skill``: results answer
+    those that are not closed, also once the host rewrote what came behind them.  ``memory_sequence`` is the newest
+    state of the working memory that a step was of: no later step is of an older one.  ``unaccounted`` tells that a
+    failed step held usage of which no step warned yet (D.L.3).
 
     ``segments`` name the blobs of the source messages, oldest first.  ``checkpoint`` is the newest compaction's, also
-    while the history does not begin with what it replaced; ``turn_begins`` tells that no step was evaluated since the
+    while the history does not begin with what it replaced; ``summaries`` are the blobs of all that the run ever had, as
+    (replaced_by, archive), which a forget may name.  ``turn_begins`` tells that no step was evaluated since the
     user's last message, ``compaction_due`` that a forget took the summary (C.X.11).  ``measured`` is the last
     successful request, None once its beginning was changed.  ``usage`` is what model calls and summaries used (C.K.5).
     """
@@ -220,6 +221,7 @@ class RunState(msgspec.Struct, frozen=True):
     inputs: str | None = None
     segments: Vector[Segment] = Vector()
     checkpoint: Checkpoint | None = None
+    summaries: Vector[tuple[str, str | None]] = Vector()
     turn_begins: bool = True
     compaction_due: bool = False
     failures: CompactionFailures = CompactionFailures()

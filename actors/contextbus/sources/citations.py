@@ -1,4 +1,4 @@
-"""Which packages hold which memory records: an index of the tenant's log, made of ids and digests alone.
+"""Which packages and summaries hold which memory records: an index of the tenant's log, made of ids and digests alone.
 
 It also knows the blobs that no commit names yet, since a step that died may have left a record's text in one.  All of
 it blocks: use a thread.
@@ -7,7 +7,7 @@ it blocks: use a thread.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +15,14 @@ import msgspec
 
 from contextbus.runtime.journal import Heading
 from contextbus.runtime.package_store import CHUNK_BYTES, UNCOMMITTED_SECONDS
+from contextbus.sources import cited_summaries
+from contextbus.sources.cited_summaries import CitedSummary, DueSummary
 from contextbus.sources.database import MEMORY, Database
-from contextbus_protocol.events import PackageRedacted, RecordErased
+from contextbus_protocol.events import PackageRedacted, RecordErased, SummaryRedacted
 from contextbus_protocol.subjects import encode_name
 
-SCHEMA_VERSION: Final = 2
-_SCHEMA: Final = """
+SCHEMA_VERSION: Final = 3
+_SCHEMA: Final = f"""{cited_summaries.SCHEMA}
 CREATE TABLE marks (name TEXT PRIMARY KEY, sequence INTEGER NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE erased (record_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL, at REAL NOT NULL);
 CREATE TABLE records (id INTEGER PRIMARY KEY, record_id TEXT NOT NULL UNIQUE);
@@ -35,7 +37,7 @@ CREATE TABLE redacted (
     record_id TEXT NOT NULL, run TEXT NOT NULL, step INTEGER NOT NULL, PRIMARY KEY (record_id, run, step)
 ) WITHOUT ROWID;
 CREATE TABLE spent (
-    run TEXT NOT NULL, reference TEXT NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (run, reference)
+    run TEXT NOT NULL, reference TEXT NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (run, reference, record_id)
 ) WITHOUT ROWID;
 CREATE TABLE uncommitted (
     sequence INTEGER PRIMARY KEY, run TEXT NOT NULL, reference TEXT NOT NULL, command TEXT NOT NULL,
@@ -47,6 +49,8 @@ CREATE TABLE named (
 ) WITHOUT ROWID;
 CREATE INDEX named_records ON named (record_id)
 """
+
+_SPEND: Final = "INSERT OR IGNORE INTO spent (run, reference, record_id) VALUES (?, ?, ?)"
 
 # CROSS JOIN keeps the order of the tables: a look costs as much as was forgotten, not as much as was cited.
 DUE: Final = """
@@ -78,6 +82,8 @@ class LoggedRun(msgspec.Struct, frozen=True):
     names: frozenset[str]
     cited: tuple[Cited, ...] = ()
     redacted: tuple[PackageRedacted, ...] = ()
+    summaries: tuple[CitedSummary, ...] = ()
+    deleted: tuple[SummaryRedacted, ...] = ()
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -188,7 +194,7 @@ class CitationIndex:
                 if not after <= done < mark:
                     return
                 new = [commit for commit in commits if commit.sequence > done]
-                ids = _record_ids(connection, {name for c in new for cited in c.cited for name, _ in cited.records})
+                ids = _record_ids(connection, {name for commit in new for name in _records_of(commit)})
                 for commit in new:
                     self._take_in(connection, commit, ids)
                 _write_mark(connection, "log", mark, commits[-1].digest if commits else "")
@@ -210,8 +216,14 @@ class CitationIndex:
                 "INSERT OR REPLACE INTO citations (record, package, placed) VALUES (?, ?, ?)",
                 [(ids[name], package, placed) for name, placed in cited.records],
             )
+        for summary in commit.summaries:
+            cited_summaries.take_in_summary(connection, commit.run, commit.sequence, summary, ids)
         for event in commit.redacted:
             self._take_redaction(connection, commit, event)
+        for gone in commit.deleted:
+            if gone.source == self._source and cited_summaries.take_deletion(connection, commit.run, gone):
+                spent = (gone.replaced_by,) if gone.archive is None else (gone.replaced_by, gone.archive)
+                connection.executemany(_SPEND, [(commit.run, reference, gone.record_id) for reference in spent])
 
     def _take_redaction(self, connection: sqlite3.Connection, commit: LoggedRun, event: PackageRedacted) -> None:
         package = _package_of(connection, commit.run, event.package)
@@ -230,10 +242,7 @@ class CitationIndex:
                 (event.replacement, commit.sequence, package),
             )
         if package is not None and event.source == self._source and event.replacement != event.package:
-            connection.execute(
-                "INSERT OR IGNORE INTO spent (run, reference, record_id) VALUES (?, ?, ?)",
-                (commit.run, event.package, event.record_id),
-            )
+            connection.execute(_SPEND, (commit.run, event.package, event.record_id))
 
     # -- what is to be done
 
@@ -244,8 +253,12 @@ class CitationIndex:
             Due(run, name, erasure, step, ref, bool(placed), at) for run, name, erasure, step, ref, placed, at in rows
         )
 
+    def due_summaries(self) -> tuple[DueSummary, ...]:
+        """The summaries that may tell of forgotten records, by run, record and commit."""
+        return self._database.use(cited_summaries.list_due)
+
     def spent(self) -> tuple[tuple[str, str, str], ...]:
-        """The packages that a forget of this store has replaced, as (run, reference, record id).
+        """The blobs that a forget of this store has replaced or withdrawn, as (run, reference, record id).
 
         A redaction without a tombstone is none: anybody may send the command, and nothing is erased for it.
         """
@@ -277,6 +290,10 @@ class CitationIndex:
         sql = "SELECT run, step FROM redacted WHERE record_id = ? ORDER BY run, step"
         return self._database.use(lambda c: tuple(c.execute(sql, (record_id,)).fetchall()))
 
+    def deleted_summaries(self, record_id: str) -> tuple[tuple[str, str, str | None], ...]:
+        """The summaries that a record took with it, as (run, summary, archive) in this order."""
+        return self._database.use(lambda c: cited_summaries.list_deleted(c, record_id))
+
     # -- what was done
 
     def note_read(self, found: Iterable[tuple[int, Iterable[str]]]) -> None:
@@ -305,8 +322,13 @@ class CitationIndex:
 
     def drop_spent(self, run: str, reference: str) -> None:
         """Let go of a replaced blob that is erased."""
-        sql = "DELETE FROM spent WHERE run = ? AND reference = ?"
-        self._database.use(lambda c: c.execute(sql, (run, reference)).fetchall())
+
+        def write(connection: sqlite3.Connection) -> None:
+            with self._database.writing(connection):
+                connection.execute("DELETE FROM spent WHERE run = ? AND reference = ?", (run, reference))
+                cited_summaries.drop_erased(connection, run, reference)
+
+        self._database.use(write)
 
     def drop_run(self, run: str) -> None:
         """Let go of a run whose log is gone."""
@@ -317,8 +339,16 @@ class CitationIndex:
                     "DELETE FROM citations WHERE package IN (SELECT id FROM packages WHERE run = ?)", (run,)
                 )
                 connection.execute("DELETE FROM packages WHERE run = ?", (run,))
+                cited_summaries.drop_summaries(connection, run)
 
         self._database.use(write)
+
+
+def _records_of(commit: LoggedRun) -> Iterator[str]:
+    for cited in commit.cited:
+        yield from (name for name, _ in cited.records)
+    for summary in commit.summaries:
+        yield from summary.records
 
 
 def _read_marks(connection: sqlite3.Connection) -> CitationMarks:

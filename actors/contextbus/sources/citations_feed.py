@@ -1,4 +1,4 @@
-"""The feed of a citation index: what the log of the tenant says of packages, and which blobs it does not name yet."""
+"""The feed of a citation index: what the log says of packages and summaries, and which blobs it does not name yet."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from contextbus.runtime.package_store import PackageStore, stored_at
 from contextbus.runtime.streams import find_stream
 from contextbus.sources import memory_log
 from contextbus.sources.citations import CitationIndex, CitationMarks, Cited, LoggedRun
+from contextbus.sources.cited_summaries import cited_summary
 from contextbus.sources.memory_erasures import ErasureLog
 from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.errors import ContextBusError, DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import (
     AnyEvent,
+    CompactionCompleted,
     EntryFact,
     MessagesAppended,
     PackageRedacted,
     RecordErased,
     StepCompiled,
+    SummaryRedacted,
     UnknownEvent,
 )
 
@@ -48,6 +51,8 @@ class _Commit(NamedTuple):
     steps: tuple[StepCompiled, ...]
     redacted: tuple[PackageRedacted, ...]
     blobs: tuple[str, ...]
+    compacted: tuple[CompactionCompleted, ...]
+    deleted: tuple[SummaryRedacted, ...]
 
 
 class CitationFeed:
@@ -201,7 +206,17 @@ class CitationFeed:
             for step in commit.steps
             if (records := self._citations(await self._entries(commit.run, step)))
         ]
-        return LoggedRun(record.sequence, commit.run, digest, frozenset(names), tuple(cited), commit.redacted)
+        summaries = (cited_summary(event, self._source) for event in commit.compacted)
+        return LoggedRun(
+            record.sequence,
+            commit.run,
+            digest,
+            frozenset(names),
+            tuple(cited),
+            commit.redacted,
+            tuple(summary for summary in summaries if summary.records),
+            commit.deleted,
+        )
 
     def _decode(self, record: Record) -> _Commit | None:
         try:
@@ -212,7 +227,9 @@ class CitationFeed:
         steps = tuple(event for event in commit.events if isinstance(event, StepCompiled))
         redacted = tuple(event for event in commit.events if isinstance(event, PackageRedacted))
         named = tuple(name for event in commit.events for name in _blobs_of(event))
-        return _Commit(commit.run, steps, redacted, named)
+        compacted = tuple(event for event in commit.events if isinstance(event, CompactionCompleted))
+        deleted = tuple(event for event in commit.events if isinstance(event, SummaryRedacted))
+        return _Commit(commit.run, steps, redacted, named, compacted, deleted)
 
     async def _entries(self, run: str, step: StepCompiled) -> tuple[EntryFact, ...]:
         """All entries of a step; those of the commit alone where the blob that holds all is gone."""
@@ -241,6 +258,8 @@ def _blobs_of(event: AnyEvent | UnknownEvent) -> Iterable[str]:
             return (event.inputs,)
         case StepCompiled():
             return (event.package,) if event.facts is None else (event.package, event.facts)
+        case CompactionCompleted():
+            return (event.replaced_by,) if event.archive is None else (event.replaced_by, event.archive)
         case _:
             data = event.data if isinstance(event, UnknownEvent) else codec.encode_json(event).decode()
             return _REFERENCE.findall(data)

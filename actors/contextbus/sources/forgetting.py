@@ -1,5 +1,7 @@
 """Forgetting beyond the store: packages that hold a forgotten record are redacted, and their bytes erased (D.J).
 
+So are the summaries of histories in which it was placed, with the spans that they were archived for (C.X.11).
+
 All of it is decided by what log and package store have, so that whoever reads on finishes what another began.
 """
 
@@ -22,13 +24,14 @@ from contextbus.runtime.package_store import PackageStore
 from contextbus.sources import memory_log
 from contextbus.sources.citations import CitationIndex, Due
 from contextbus.sources.citations_feed import CitationFeed
+from contextbus.sources.cited_summaries import DueSummary
 from contextbus.sources.memory_store import MemoryStore
 from contextbus.sources.quotations import Quotations, count_quotations
 from contextbus.sources.redaction import redact_output
 from contextbus.sources.uncommitted import read_uncommitted
 from contextbus_protocol import subjects
 from contextbus_protocol.codec import encode_json
-from contextbus_protocol.commands import Recorded, RedactedPackage, RedactPackages
+from contextbus_protocol.commands import Recorded, RedactedPackage, RedactedSummary, RedactPackages
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.errors import (
     ConflictError,
@@ -37,7 +40,7 @@ from contextbus_protocol.errors import (
     InvalidRequestError,
     LimitError,
 )
-from contextbus_protocol.memory_records import Forgotten, RedactedRun
+from contextbus_protocol.memory_records import DeletedSummary, Forgotten, RedactedRun
 from contextbus_protocol.values import Scope
 
 T = TypeVar("T")
@@ -45,16 +48,18 @@ T = TypeVar("T")
 Redact = Callable[[RedactPackages], Awaitable[Recorded]]
 """Asks selection to record redactions, again until it is answered; raises what it refuses with."""
 
-PACKAGES_AT_ONCE: Final = 256
+AT_ONCE: Final = 256
+"""So many packages and summaries of a run are redacted with one command."""
 REDACT_SECONDS: Final = 10.0
 
 _log = get_logger(__name__)
 
 
 class Redactions(msgspec.Struct, frozen=True):
-    """What a forget took a record out of: steps of runs, how many blobs were erased, and who quotes it still."""
+    """What a forget took: steps of runs and summaries, how many blobs were erased, and who quotes the record still."""
 
     runs: tuple[RedactedRun, ...] = ()
+    summaries: tuple[DeletedSummary, ...] = ()
     blobs: int = 0
     quotations: Quotations | None = None
 
@@ -122,7 +127,9 @@ class Forgetting:
     async def forget(
         self, store: MemoryStore, record_id: str, *, scope: Scope, message_id: str, run: str = ""
     ) -> Forgotten:
-        """Erase a record from its store, then every package that holds it; answered when both are done (D.J.4, D.J.7).
+        """Erase a record from its store, then every package and summary that may hold it (D.J.4, D.J.7, C.X.11).
+
+        It is answered when all is done.
 
         Args:
             store: The store, of this tenant and source.
@@ -148,6 +155,7 @@ class Forgetting:
             revisions=erased.revisions,
             sequence=erased.sequence,
             redacted=done.runs,
+            summaries=done.summaries,
             blobs=done.blobs,
             messages=None if done.quotations is None else done.quotations.messages,
             items=None if done.quotations is None else done.quotations.items,
@@ -178,12 +186,12 @@ class Forgetting:
                 await self._erase_spent()
                 await self._erase_condemned()
             if failed and record_id is not None:
-                for one in await _in_thread(self._index.due):
+                for one in await self._list_due():
                     if one.record_id == record_id and one.run in failed:
                         raise failed[one.run]
 
     async def report(self, record_id: str, texts: Sequence[str], erased: int) -> Redactions:
-        """What became of a forgotten record: the steps that it was taken out of, and who quotes it still (D.J.7).
+        """What became of a forgotten record: what it was taken out of, and who quotes it still (D.J.7).
 
         Args:
             record_id: The record.
@@ -198,24 +206,32 @@ class Forgetting:
             RedactedRun(run, tuple(step for _, step in found))
             for run, found in groupby(steps, key=lambda pair: pair[0])
         )
+        deleted = await _in_thread(partial(self._index.deleted_summaries, record_id))
+        summaries = tuple(DeletedSummary(run, summary, archive) for run, summary, archive in deleted)
         quotations: Quotations | None = None
         if texts:
-            named = [found.run for found in runs]
+            named = sorted({*(found.run for found in runs), *(found.run for found in summaries)})
             quotations = await count_quotations(self._journal, self._packages, self._tenant, named, texts)
-        return Redactions(runs, erased, quotations)
+        return Redactions(runs, summaries, erased, quotations)
 
     async def aclose(self) -> None:
         """Close the index."""
         await _in_thread(self._index.close)
 
-    # -- packages that commits name
+    # -- packages and summaries that commits name
+
+    async def _list_due(self) -> list[Due | DueSummary]:
+        """The packages and summaries that hold forgotten records, by run and record."""
+        packages, summaries = await _in_thread(self._index.due), await _in_thread(self._index.due_summaries)
+        due: tuple[Due | DueSummary, ...] = (*packages, *summaries)
+        return sorted(due, key=lambda one: (one.run, one.record_id))
 
     async def _redact_due(self) -> dict[str, ContextBusError]:
-        """Redact all packages that are due, run by run; gives the runs that could not be, each with the reason."""
+        """Redact all that is due, run by run; gives the runs that could not be, each with the reason."""
         failed: dict[str, ContextBusError] = {}
         asked: set[str] = set()
         while True:
-            due = [one for one in await _in_thread(self._index.due) if one.run not in failed]
+            due = [one for one in await self._list_due() if one.run not in failed]
             if not due:
                 return failed
             seen = 0
@@ -223,7 +239,7 @@ class Forgetting:
                 # One record at a time: the next one is taken out of what takes the place of these packages.
                 _, first = next(groupby(found, key=lambda one: one.record_id))
                 try:
-                    seen = max(seen, await self._redact_run(run, tuple(first)[:PACKAGES_AT_ONCE], asked))
+                    seen = max(seen, await self._redact_run(run, tuple(first)[:AT_ONCE], asked))
                 except DeadlineExceededError as exc:
                     # Nobody is there: each further run would wait as long for nothing.
                     _log.warning("redaction_unanswered", source=self._source, run=run)
@@ -234,8 +250,8 @@ class Forgetting:
                     failed[run] = exc
             await self._feed.catch_up(seen)
 
-    async def _redact_run(self, run: str, due: tuple[Due, ...], asked: set[str]) -> int:
-        """Redact packages of one run; gives the sequence of the commit that says so, 0 if the run is gone."""
+    async def _redact_run(self, run: str, due: tuple[Due | DueSummary, ...], asked: set[str]) -> int:
+        """Redact what one run has of one record; gives the sequence of its commit, 0 if the run is gone."""
         if await memory_log.insist(partial(self._journal.last, subjects.log(self._tenant, run, "run"))) is None:
             await _in_thread(partial(self._index.drop_run, run))
             return 0
@@ -244,13 +260,22 @@ class Forgetting:
                 f"packages of run {run!r} hold the record, and nothing here takes it out of them: forget it through "
                 "memories of an open bus or a memory worker, or give the source or session redact="
             )
-        key = ("redact-packages", self._tenant, self._source, [(d.record_id, d.erasure, d.package) for d in due])
+        # A summary of the same bytes may come again; a package that was redacted is followed by another.
+        named = [
+            (d.record_id, d.erasure, d.package)
+            if isinstance(d, Due)
+            else (d.record_id, d.erasure, d.summary, d.sequence)
+            for d in due
+        ]
+        key = ("redact-packages", self._tenant, self._source, named)
         command = digest_bytes(encode_json(key)).removeprefix("sha256:")
         if command in asked:
             raise ConflictError(f"run {run!r} says that its packages are redacted, and its log does not; ask again")
         asked.add(command)
         packages: list[RedactedPackage] = []
         for one in due:
+            if isinstance(one, DueSummary):
+                continue
             found = await memory_log.insist(partial(self._packages.get, run, (one.package,)))
             replacement = redact_output(
                 found[0][1] if found else None,
@@ -276,12 +301,13 @@ class Forgetting:
                 record_id=due[0].record_id,
                 erasure=due[0].erasure,
                 packages=tuple(packages),
+                summaries=tuple(RedactedSummary(d.summary, d.archive) for d in due if isinstance(d, DueSummary)),
             )
         )
         return recorded.sequence
 
     async def _erase_spent(self) -> None:
-        """Erase the blobs that redactions replaced."""
+        """Erase the blobs that redactions replaced or withdrew."""
         for run, reference, record in await _in_thread(self._index.spent):
             await self._erase(run, reference, (record,))
             await _in_thread(partial(self._index.drop_spent, run, reference))

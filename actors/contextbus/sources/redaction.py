@@ -10,7 +10,7 @@ import msgspec
 
 from contextbus_protocol import blobs, codec
 from contextbus_protocol.commands import StepCompiled
-from contextbus_protocol.commit_requests import Place
+from contextbus_protocol.commit_requests import Place, Record
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.package import Block, Package
@@ -22,7 +22,8 @@ RECORD_ID: Final = re.compile(rb"m-[0-9a-f]{32}")
 
 # Messages that travel by reference and can hold what a memory record said; the others hold what users said.
 _CARRIERS: Final = (Offered, Place, StepCompiled)
-_BEGINNING: Final = re.compile(rb'\{"version":\d+,"(messages|entries|package|redacts)":')
+_BEGINNING: Final = re.compile(rb'\{"version":\d+,"(messages|entries|package|redacts|records|replacement|archived)":')
+_COMPACTED: Final = (b"records", b"replacement", b"archived")
 _KEPT: Final = (b"messages", b"entries")
 
 
@@ -87,8 +88,29 @@ def named_records(data: bytes) -> frozenset[str]:
     found = frozenset(name.decode() for name in RECORD_ID.findall(data))
     if not found or is_kept(data):
         return frozenset()
+    listed = _listed_records(data)
+    if listed is not None:
+        return found & listed
     message = _message_of(data)
-    return frozenset() if message is not None and not isinstance(message, _CARRIERS) else found
+    return found if message is None or _carries(message) else frozenset()
+
+
+def _listed_records(data: bytes) -> frozenset[str] | None:
+    """The records that the blob of a checkpoint lists (C.X.11); None for any other bytes."""
+    found = _BEGINNING.match(data)
+    if found is None or found[1] not in _COMPACTED:
+        return None
+    for decode in (blobs.decode_replacement, blobs.decode_archive):
+        try:
+            return frozenset(record.record_id for record in decode(data).records)
+        except ContextBusError:
+            continue
+    return None
+
+
+def _carries(message: AnyMessage) -> bool:
+    """Whether a message that travels by reference can hold what a record said: a summary is not the user's words."""
+    return isinstance(message, _CARRIERS) or (isinstance(message, Record) and bool(message.blobs))
 
 
 def is_kept(data: bytes) -> bool:

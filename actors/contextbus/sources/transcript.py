@@ -1,6 +1,7 @@
 """The source of kind ``transcript``: what was said in the runs of a scope, read from the tenant's log.
 
-A run's own source messages are all in its request, so a query of a run is never offered any of them.  Messages that
+A query of a run is never offered its own messages: they are in its request, or a summary and the archived span stand
+for them (docs/decisions/0008).  Messages that
 the host replaced are gone for good: the host took them back.  Tool calls, tool results, files and reasoning are not
 searched; neither are texts above 64 KiB.
 """

@@ -28,7 +28,14 @@ from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.chat import ChatMessage, Text
 from contextbus_protocol.digests import clean_text, digest_bytes
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
-from contextbus_protocol.events import Commit, HistoryReplaced, MessagesAppended, RunStarted, StepCompiled
+from contextbus_protocol.events import (
+    Commit,
+    CompactionCompleted,
+    HistoryReplaced,
+    MessagesAppended,
+    RunStarted,
+    StepCompiled,
+)
 
 T = TypeVar("T")
 
@@ -221,6 +228,8 @@ def _as_changes(record: Record, commit: Commit | None, texts: dict[tuple[str, st
                 changes += _said(event, texts.get((commit.run, event.inputs)), record.sequence)
             case StepCompiled(blocks=placed) if placed:
                 changes.append(BlocksPlaced(tuple(block.digest for block in placed)))
+            case CompactionCompleted(replacement=replacement):
+                changes.append(BlocksPlaced(tuple(fact.digest for fact in replacement if fact.own)))
             case _:
                 pass
     return RunCommit(record.sequence, commit.run, digest, tuple(changes))

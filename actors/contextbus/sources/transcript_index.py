@@ -56,7 +56,7 @@ class MessageSaid(msgspec.Struct, frozen=True):
 
 
 class BlocksPlaced(msgspec.Struct, frozen=True):
-    """A step has blocks of ours: the digests of their messages."""
+    """A step has blocks of ours, or a history a summary: the digests of their messages (D.G.33)."""
 
     digests: tuple[str, ...]
 
