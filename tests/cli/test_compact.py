@@ -85,6 +85,19 @@ def test_the_report_shows_messages_and_summary(chat: Path) -> None:
         assert words in text, words
 
 
+def test_a_long_range_is_shown_in_part(tmp_path: Path) -> None:
+    path = write(tmp_path, [user(f"The port of host-{n} is {4000 + n}. " * 3) for n in range(100)])
+    text = compact(path).stdout
+    assert "replaced: 0-95 (96 messages); 4 stay" in text
+    assert "56 more" in text
+    assert ("The port of host-19 " in text, "The port of host-76 " in text) == (True, True)
+    shown = [line for line in text.splitlines() if line.split()[1:2] == ["user"]]
+    assert len(shown) == 40
+    plan = compact(path, "--dry-run").stdout
+    assert "0-95" in plan
+    assert "96-99" in plan
+
+
 def test_the_shorter_conversation_is_written_in_the_form_of_the_file(tmp_path: Path) -> None:
     around = {"model": "m-1", "system": "Be kind.", "messages": SHORT, "metadata": {"a": [1]}}
     out = tmp_path / "out.json"
@@ -221,6 +234,7 @@ def test_what_cannot_be_used_is_told_with_the_fix(tmp_path: Path, monkeypatch: p
         ((path, "--dry-run", "-o", tmp_path / "x.json"), "leave out --out"),
         ((path, "--json", "-o", "-"), "leave one out"),
         ((path, "-o", tmp_path), "is a folder"),
+        ((path, "-o", tmp_path / "." / path.name), "is the conversation itself"),
         ((path, "-o", tmp_path / "none" / "x.json"), "there is no folder"),
         ((path, "--conversation", "7"), "no conversation '7'"),
         ((write(tmp_path, [{"role": "robot", "content": "x"}], "bad.json"),), "messages[0].role"),

@@ -138,7 +138,7 @@ def compact_file(
             raise UsageFault("--out - prints the conversation, --json prints the result with it: leave one out")
         if dry_run and output is not None:
             raise UsageFault("--dry-run writes nothing: leave out --out")
-        _check_output(output)
+        _check_output(file, output)
         read = await anyio.to_thread.run_sync(read_message_file, file, conversation)
         settings = Settings(
             target_tokens=target_tokens or 1,
@@ -288,10 +288,12 @@ def _as_fields(work: Work, result: Compacted | CannotFit, output: Path | None) -
     return {**fields, "messages": [write_ai_sdk(m) if isinstance(m, ChatMessage) else m for m in result.messages]}
 
 
-def _check_output(path: Path | None) -> None:
-    """Refuse what cannot be written before a model is paid for it."""
+def _check_output(file: Path, path: Path | None) -> None:
+    """Refuse what cannot be written, or is the only copy, before a model is paid for it (C.G.13)."""
     if path is None or str(path) == "-":
         return
+    if path.exists() and file.exists() and path.samefile(file):
+        raise UsageFault(f"{path} is the conversation itself, which should be kept; name another file with --out")
     if path.is_dir():
         raise UsageFault(f"{path} is a folder; name a file with --out, for example {path / 'shorter.json'}")
     if not path.parent.is_dir():
