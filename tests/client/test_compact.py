@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from anthropic.types import Message
+from openai.types.chat import ChatCompletionMessage
 from tests.client.compacting import (
     IMAGE,
     Counted,
@@ -35,6 +37,17 @@ from contextbus_protocol.chat import ChatMessage, Image, Text, ToolCall, ToolRes
 from contextbus_protocol.errors import InvalidTypeError, RangeError
 
 NOT_POSITIVE: tuple[Any, ...] = (0, -1, 1.5, float("nan"), float("inf"), 2**53, True, "5", [])
+
+
+OPENAI_CALL: dict[str, Any] = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "t", "arguments": "{}"}}],
+}
+ANTHROPIC_CALL: dict[str, Any] = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": "a", "name": "t", "input": {}}],
+}
 
 
 @pytest.mark.rule("C.A.1")
@@ -195,6 +208,51 @@ def marked_rules() -> dict[str, Any]:
     return {"role": "system", "content": "rules", "providerOptions": {"anthropic": {"cacheControl": {"type": "x"}}}}
 
 
+@pytest.mark.rule("C.A.5")
+async def test_null_is_the_content_of_an_assistants_message_alone() -> None:
+    nothing: dict[str, Any] = {"role": "assistant", "content": None}
+    assert (await compacted([user("a"), nothing, user("b")], keep_last_messages=1)).replaced_range.end == 2
+    with pytest.raises(InvalidTypeError, match=r"messages\[1\]\.content"):
+        await compact([user("a"), {**nothing, "role": "user"}], model=Scripted(), target_tokens=500)
+
+
+@pytest.mark.rule("C.E.7")
+async def test_objects_of_sdks_stay_what_they_are() -> None:
+    answer = ChatCompletionMessage.model_validate({"role": "assistant", "content": "x" * 200})
+    called = ChatCompletionMessage.model_validate(OPENAI_CALL)
+    result = {"role": "tool", "tool_call_id": "a", "content": "r"}
+    messages = [user("first"), answer, called, result, answer]
+    model = Scripted()
+    kept = await compacted(messages, model=model, keep_last_messages=1)
+    assert kept.replaced_range.end == 4
+    assert kept.messages[-1] is answer
+    assert [p.name for m in model.asked[0].messages for p in m.content if isinstance(p, ToolCall)] == ["t"]
+    assert (await compacted(messages, keep_last_messages=2)).replaced_range.end == 2
+    fields = {**ANTHROPIC_CALL, "id": "m", "type": "message", "model": "m-1", "usage": {"input_tokens": 1}}
+    waits = Message.model_construct(None, **fields)
+    assert (await compacted([user("a"), waits, user("b")], keep_last_messages=1)).replaced_range.end == 2
+    assert (await compacted([user("a"), waits, waits], keep_last_messages=1)).replaced_range.end == 1
+
+
+@pytest.mark.rule("C.A.7")
+@pytest.mark.parametrize("called", [OPENAI_CALL, ANTHROPIC_CALL])
+async def test_frozen_messages_of_every_provider_are_read(called: dict[str, Any]) -> None:
+    def freeze(value: Any) -> Any:
+        match value:
+            case dict():
+                return MappingProxyType({key: freeze(item) for key, item in cast("dict[str, Any]", value).items()})
+            case [*items]:
+                return tuple(map(freeze, items))
+            case _:
+                return value
+
+    model = Scripted()
+    messages = [user("first"), called, user("more"), assistant("last")]
+    result = await compacted(tuple(map(freeze, messages)), model=model, keep_last_messages=1)
+    assert result.replaced_range.end == 3
+    assert any(isinstance(part, ToolCall) for part in model.asked[0].messages[1].content)
+
+
 @pytest.mark.rule("C.A.7")
 async def test_frozen_messages_do() -> None:
     def freeze(value: Any) -> Any:
@@ -311,17 +369,6 @@ async def test_what_comes_in_as_chat_messages_comes_back_as_such() -> None:
     assert result.messages[0] == contextbus.user("Previous conversation summary:\nShort.")
     assert result.messages[1:] == (*ours[2:],)
     assert all(a is b for a, b in zip(result.messages[1:], ours[2:], strict=True))
-
-
-OPENAI_CALL: dict[str, Any] = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "t", "arguments": "{}"}}],
-}
-ANTHROPIC_CALL: dict[str, Any] = {
-    "role": "assistant",
-    "content": [{"type": "tool_use", "id": "a", "name": "t", "input": {}}],
-}
 
 
 @pytest.mark.parametrize(

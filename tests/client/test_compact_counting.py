@@ -191,7 +191,7 @@ async def test_a_policy_of_tokens_counts_suffixes_besides() -> None:
     assert contextbus.estimate_tokens(messages[result.replaced_range.end - 1 :]) > 100
 
 
-@pytest.mark.rule("C.C.10")
+@pytest.mark.rule("C.C.10", "C.J.7")
 async def test_the_target_is_about_the_messages_alone() -> None:
     long = "keep every name " * 1000
     result = await compacted(b1(), keep_last_messages=2, target_tokens=35, instructions=long)

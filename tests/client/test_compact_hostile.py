@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
 import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.compacting import (
+    LABEL,
     Counted,
     Message,
     Scripted,
@@ -92,6 +94,28 @@ async def test_nothing_is_changed_and_what_stays_is_the_same(
     there = [*first.messages[:start], *first.messages[start + 1 :]]
     assert all(a is b for a, b in zip(there, kept, strict=True))
     assert first.tokens.after == contextbus.estimate_tokens(first.messages) <= target
+
+
+def freeze(value: Any) -> Any:
+    match value:
+        case dict():
+            return MappingProxyType({key: freeze(item) for key, item in cast("dict[str, Any]", value).items()})
+        case [*items]:
+            return tuple(map(freeze, items))
+        case _:
+            return value
+
+
+@pytest.mark.rule("C.A.7", "C.A.10")
+@given(lists, st.integers(1, 4))
+async def test_frozen_messages_give_the_same(messages: list[Message], keep: int) -> None:
+    models = Scripted("S"), Scripted("S")
+    options: dict[str, Any] = {"target_tokens": 10_000, "keep_last_messages": keep}
+    plain = await compact(messages, model=models[0], **options)
+    frozen = await compact(freeze(messages), model=models[1], **options)
+    assert (frozen.status, frozen.tokens) == (plain.status, plain.tokens)
+    assert frozen.messages == tuple(m if m == user(f"{LABEL}S") else freeze(m) for m in plain.messages)
+    assert models[0].asked == models[1].asked
 
 
 @pytest.mark.rule("C.A.2", "C.G.14")

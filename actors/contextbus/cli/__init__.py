@@ -1,7 +1,8 @@
 """The command ``contextbus``.
 
 Exit codes: 0 all went well; 1 something differs or failed; 2 the command line or an input cannot be used; 3 no server
-can be reached; 130 ended by Ctrl-C.  Results go to standard output, everything else to standard error.
+can be reached; 4 a conversation cannot be compacted as asked; 130 ended by Ctrl-C.  Results go to standard output,
+everything else to standard error.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import contextbus
-from contextbus.cli import compiling, doctor, logs, records, services
+from contextbus.cli import compacting, compiling, doctor, logs, records, services
 from contextbus.cli.output import stdout
 
 app = typer.Typer(
@@ -18,10 +18,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit codes: 0 all went well; 1 something differs or failed; 2 the command line or an input cannot be used; "
-        "3 no server can be reached; 130 ended by Ctrl-C."
+        "3 no server can be reached; 4 a conversation cannot be compacted as asked; 130 ended by Ctrl-C."
     ),
 )
 compiling.register(app)
+compacting.register(app)
 services.register(app)
 records.register(app)
 logs.register(app)

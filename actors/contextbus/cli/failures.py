@@ -31,6 +31,7 @@ OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
+CANNOT_FIT: Final = 4
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
@@ -55,6 +56,10 @@ class NoServerError(Exception):
     """There is no server to attach to; the message says how to start one."""
 
 
+class CannotFitFault(Exception):  # noqa: N818  # nothing went wrong but the target
+    """A conversation cannot be compacted as asked; the message says why, and what to change."""
+
+
 class Failure(msgspec.Struct, frozen=True):
     """A failure as the user sees it: a stable code, one sentence, and the exit code of the process."""
 
@@ -71,6 +76,8 @@ def describe(error: BaseException) -> Failure:
     match error:
         case UsageFault():
             return Failure("usage", str(error), USAGE)
+        case CannotFitFault():
+            return Failure("cannot_fit", str(error), CANNOT_FIT)
         case NoServerError():
             return Failure("no_server", str(error), UNREACHABLE)
         case _ if isinstance(error, _UNREACHABLE):

@@ -123,8 +123,15 @@ def _written_in(value: object) -> Written:
     return Written(model if isinstance(model, str) and model.strip("/ ") else None, most)
 
 
-def choose_conversation(path: Path, conversations: tuple[Conversation, ...], wanted: str | None) -> int:
+def choose_conversation(
+    path: Path,
+    conversations: tuple[Conversation, ...],
+    wanted: str | None,
+    otherwise: str = ", or compile all of them with --all",
+) -> int:
     """The index of the one conversation that is meant, by id or by its index from 0.
+
+    ``otherwise`` is what else the command can do with several, told where none is named.
 
     Raises:
         UsageFault: there is no such conversation, or the file holds several and none is named.
@@ -134,7 +141,7 @@ def choose_conversation(path: Path, conversations: tuple[Conversation, ...], wan
             return 0
         raise UsageFault(
             f"{path} holds {len(conversations)} conversations; pick one with --conversation ID "
-            f"or 0 to {len(conversations) - 1}, or compile all of them with --all"
+            f"or 0 to {len(conversations) - 1}{otherwise}"
         )
     for index, conversation in enumerate(conversations):
         if conversation.id == wanted:

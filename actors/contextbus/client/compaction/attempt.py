@@ -70,6 +70,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
             tokens=TokenChange(outcome.before, outcome.before),
             usage=_usage(outcome.usages),
             requests=outcome.pieces,
+            replaced_range=ReplacedRange(outcome.start, outcome.end) if outcome.end > outcome.start else None,
             required_tokens=None if outcome.unshrunk else required,
         )
 

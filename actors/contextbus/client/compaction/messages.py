@@ -14,10 +14,12 @@ from contextbus.core.compaction.items import Item
 from contextbus.core.history import digest_message
 from contextbus.core.importers import Conversation, Provider, from_ai_sdk, from_anthropic, from_openai
 from contextbus.core.importers.detect import told_by
+from contextbus.core.json_text import MAX_DEPTH
 from contextbus_protocol.chat import ChatMessage, Text, ToolResult
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
 
 _OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
+_OPENAI_KEYS: Final = ("tool_calls", "function_call", "refusal", "audio")
 _READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
     "openai": from_openai,
     "anthropic": from_anthropic,
@@ -81,11 +83,22 @@ def _as_tuple(messages: object) -> tuple[GivenMessage, ...]:
 
 
 def _plain(message: object, index: int) -> dict[str, object]:
+    if type(message) is dict:
+        return cast("dict[str, object]", message)
     if isinstance(message, Mapping):
-        return dict(cast("Mapping[str, object]", message))
+        return cast("dict[str, object]", _thaw(cast("object", message)))
     if not isinstance(message, Dumpable) or isinstance(message, type):
         _refuse(index, f"expected a ChatMessage, a ToolResult, a dict or an SDK object, found {_kind(message)}")
     return dict(message.model_dump())
+
+
+def _thaw(value: object, depth: int = 0) -> object:
+    """A frozen message as dicts and lists of our own, which every reader knows; deeper than JSON may be, as it is."""
+    if depth <= MAX_DEPTH and isinstance(value, Mapping):
+        return {key: _thaw(item, depth + 1) for key, item in cast("Mapping[object, object]", value).items()}
+    if depth <= MAX_DEPTH and isinstance(value, list | tuple):
+        return [_thaw(item, depth + 1) for item in cast("Sequence[object]", value)]
+    return value
 
 
 def _read_result(result: ToolResult, index: int) -> ChatMessage:
@@ -130,7 +143,11 @@ def _provider_of(plain: Sequence[dict[str, object]]) -> Provider:
 
 
 def _is_openai(message: dict[str, object]) -> bool:
-    content = message.get("content")
+    content = message.get("content", "")
+    if any(key in message for key in _OPENAI_KEYS):  # an SDK's object has all of them, as null
+        return True
+    if content is None and message.get("role") == "assistant":
+        return True
     parts = cast("Sequence[object]", content) if isinstance(content, list | tuple) else ()
     fields = [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
     return any(part.get("type") in _OPENAI_PARTS or (part.get("type") == "file" and "file" in part) for part in fields)

@@ -40,7 +40,8 @@ class CannotFit(msgspec.Struct, frozen=True, kw_only=True):
 
     ``reason`` is one of five (C.G.3): ``no-safe-boundary`` (nothing may be replaced), ``protected-history`` (what stays
     leaves no room), ``incomplete-summary``, ``empty-summary`` (the summariser's answer is none) and
-    ``summary-too-large``.  ``required_tokens`` is the smallest target that would have done, where that is known.
+    ``summary-too-large``.  ``replaced_range`` is the range that was tried, None where there is none;
+    ``required_tokens`` is the smallest target that would have done, where that is known.
     """
 
     status: Literal["cannot-fit"] = "cannot-fit"
@@ -49,4 +50,5 @@ class CannotFit(msgspec.Struct, frozen=True, kw_only=True):
     tokens: TokenChange
     usage: object | None = None
     requests: int = 0
+    replaced_range: ReplacedRange | None = None
     required_tokens: int | None = None
