@@ -73,7 +73,7 @@ async def test_all_summaries_that_list_the_record_are_deleted_and_no_other(memor
     # one command a run, packages and summaries together, and the record is named
     assert [(c.run, len(c.packages), len(c.summaries)) for c in runs.asked] == [("one", 1, 2), ("two", 0, 1)]
     assert all((c.source, c.record_id, c.erasure) == ("memory", secret.record_id, done.sequence) for c in runs.asked)
-    assert await runs.replacement("one", package)
+    assert (await runs.replacement("one", package)).redacts == package
     again = await forget(memory, secret)
     assert (again.summaries, again.blobs, len(runs.asked)) == (done.summaries, 0, 2)
 
@@ -254,7 +254,8 @@ async def test_other_records_cite_a_summary_until_its_blobs_are_erased(journal: 
     assert set(spent) == {("run", event.replaced_by, "m-1"), ("run", event.archive, "m-1")}
     for run, reference, _ in spent:
         await in_thread(partial(index.drop_spent, run, reference))
-    assert await in_thread(index.due_summaries) == await in_thread(index.spent) == ()
+    assert await in_thread(index.due_summaries) == ()
+    assert await in_thread(index.spent) == ()
     await in_thread(index.close)
 
 
