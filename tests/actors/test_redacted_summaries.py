@@ -5,17 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.actors.bench import Bench, head, more, refusal, sent, step
+from tests.actors.bench import RUN, Bench, head, more, only, options, refusal, sent, step
 
-from contextbus_protocol.commands import ErrorReply, Recorded, RedactedSummary, RedactPackages
+from contextbus.actors.effects import Fetch, Load
+from contextbus.core.history import digest_message
+from contextbus_protocol.commands import CompileStep, ErrorReply, Recorded, RedactedSummary, RedactPackages
+from contextbus_protocol.commit_requests import Place, Record
+from contextbus_protocol.compaction import Compact, CompactionEnded
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.events import (
     CompactionCompleted,
+    CompactionFailed,
+    MessageFact,
+    MessagesAppended,
     RecordReference,
     ReplacedRange,
     SummaryRedacted,
     TokenChange,
 )
+from contextbus_protocol.outcomes import Conflicted
+from contextbus_protocol.values import CompactionOptions, Trigger
+
+COMPACTION = CompactionOptions(triggers=(Trigger(kind="messages-exceed", limit=1),), target_tokens=5_000)
 
 
 def blob(name: str) -> str:
@@ -53,6 +64,13 @@ def compacted(*names: str) -> Bench:
 
 def events(bench: Bench) -> list[SummaryRedacted]:
     return [e for _, _, commit in bench.log.commits for e in commit.events if isinstance(e, SummaryRedacted)]
+
+
+def said(bench: Bench, command: CompileStep) -> MessagesAppended:
+    """The event of a command's messages."""
+    new = command.history
+    facts = tuple(MessageFact(digest_message(message), 90, message.role) for message in new.messages)
+    return MessagesAppended(start=bench.log.fold.history.count, messages=facts, chain=new.chain, inputs=blob("said"))
 
 
 @pytest.mark.rule("C.X.11", "D.J.7")
@@ -112,3 +130,49 @@ def test_a_step_without_compaction_goes_on_with_the_source_messages() -> None:
     assert fold.last is not None
     assert fold.last.count == fold.history.count == 3
     assert fold.compaction_due  # until a step compacts
+
+
+@pytest.mark.rule("C.X.11", "C.L.8")
+def test_a_turn_that_begins_while_the_summary_goes_does_not_take_it_for_damaged() -> None:
+    bench = compacted("one")
+    effects = bench.open(step(after=bench.log.fold, command="next"))
+    fetch = only(list(effects), Fetch)
+    assert fetch.digests == (blob("one"),)
+    # another instance records the forget, and its worker erases the blob
+    gone = SummaryRedacted(
+        replaced_by=blob("one"), archive=blob("one archive"), source="memory", record_id="m-1", erasure=1
+    )
+    bench.log.add(gone, command="f")
+    failed = sent(bench.read(effects), Record)
+    assert [type(event) for event in failed.events] == [CompactionFailed]
+    again = bench.tell(Conflicted(run=RUN, token=failed.head.token, part="run"))
+    placed = bench.tell(*(bench.log.load(load) for load in again if isinstance(load, Load)))
+    assert sent(placed, Place).decision.manifest.redacted
+    bench.commit(placed)
+    assert not any(isinstance(e, CompactionFailed) for _, _, commit in bench.log.commits for e in commit.events)
+
+
+@pytest.mark.rule("C.X.11", "C.K.9")
+def test_a_summary_that_goes_before_its_step_is_stored_is_made_again() -> None:
+    bench = compacted()
+    command = step(after=bench.log.fold, command="next", options_=options(compaction=COMPACTION))
+    effects = bench.open(command)
+    asked = sent(effects, Compact)
+    assert asked.started.cause == "trigger"
+    bench.log.add(asked.started, said(bench, command), command="started")
+    bench.log.add(completed(bench, "one", "m-1"), command="completed")
+    first = CompactionEnded(
+        run=RUN,
+        token=asked.head.token,
+        evaluation=asked.started.evaluation,
+        sequence=bench.log.last[0],
+        status="completed",
+    )
+    gone = SummaryRedacted(
+        replaced_by=blob("one"), archive=blob("one archive"), source="memory", record_id="m-1", erasure=1
+    )
+    bench.log.add(gone, command="f")
+    loaded = bench.read(bench.tell(first))
+    second = sent(loaded, Compact)
+    assert (second.started.cause, second.started.trigger_index) == ("redacted", None)
+    assert second.started.evaluation != asked.started.evaluation

@@ -15,6 +15,7 @@ from tests.client.scripted import MODEL, SCOPE, sent, state_of
 from tests.client.test_forget import SECRET, eventually, fetch, read_all
 
 import contextbus.client as contextbus
+from contextbus.client import reading
 from contextbus.client.context_bus import ContextBus
 from contextbus.core.projection import applied
 from contextbus.summarisers.interface import SummaryRequest, summariser
@@ -351,6 +352,27 @@ async def test_a_compaction_under_way_during_the_forget_leaves_nothing(tmp_path:
         # it is of the history as it is after the forget: nothing of the record is in or before its range
         assert event.records == ()
         assert (await bus.memories.forget(gone.record_id, scope=SCOPE)).summaries == ()
+
+
+@pytest.mark.rule("C.X.11", "C.L.8", "D.J.6")
+async def test_a_client_that_reads_the_log_before_a_forget_and_the_blobs_behind_it_reads_the_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    teller = Teller()
+    async with opened("memory:", teller) as bus:
+        gone = await bus.memories.remember(TEXT, scope=SCOPE)
+        run = await compacted(bus)
+        real, forgets = reading.read_blobs, [bus.memories.forget]
+
+        async def read(*arguments: Any) -> dict[str, bytes]:
+            if forgets:
+                await forgets.pop()(gone.record_id, scope=SCOPE)
+            return await real(*arguments)
+
+        monkeypatch.setattr(reading, "read_blobs", read)
+        other = await bus.run("one", scope=SCOPE)
+        assert other.messages == run.messages
+        assert applied(other.state) is None
 
 
 @pytest.mark.rule("C.X.11", "D.J.7")
