@@ -221,6 +221,9 @@ def test_where_the_messages_are_gone_the_history_goes_on_from_the_boundary() -> 
     assert event.replacement == (ReplacementFact(digest=digest_message(SECOND[1]), eighteenths=180, source=3),)
     done = commit_to(state, event)
     assert applied(done) is not None
+    later = commit_to(replace(state, redaction_due=False), event)  # a step without compaction came between
+    assert done.redaction_due
+    assert later.redaction_due
     assert (done.compaction_due, request_count(done), request_eighteenths(done)) == (False, 2, 2 * 180)
     with pytest.raises(NotFoundError):
         dropped(first, second)
