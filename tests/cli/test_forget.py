@@ -12,8 +12,10 @@ from tests.client.scripted import MODEL, SCOPE
 
 import contextbus.client as contextbus
 from contextbus.runtime.datafolder import DataFolder
-from contextbus_protocol.chat import user
+from contextbus_protocol.chat import assistant, user
+from contextbus_protocol.events import CompactionCompleted
 from contextbus_protocol.memory_records import Forgotten, RedactedRun
+from contextbus_protocol.values import CompactionOptions, RetentionPolicy, Trigger
 
 pytestmark = pytest.mark.broker
 
@@ -84,3 +86,35 @@ def test_the_command_tells_the_steps_and_what_still_quotes_it(command: Command) 
     assert "r1: step 0" in result.stdout
     again = command.json("forget", entry["recordId"], *scope)
     assert again["redacted"] == [{"run": "r1", "steps": [0]}]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.rule("D.J.7", "C.X.11")
+def test_the_command_names_the_summaries_and_archived_spans_that_were_deleted(command: Command) -> None:
+    options = CompactionOptions(
+        triggers=(Trigger(kind="messages-exceed", limit=2),),
+        target_tokens=100_000,
+        keep=RetentionPolicy(keep_last_messages=1),
+        min_shrink=0.0,
+    )
+
+    async def compact() -> tuple[str, CompactionCompleted]:
+        async with contextbus.open(data=command.data) as bus:
+            record = await bus.memories.remember("She likes oolong tea.", scope=SCOPE)
+            run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=options)
+            await run.before_model_call([user("We decided to order tea on 3 May. Which does she like?")], model=MODEL)
+            report = contextbus.Report(status="succeeded", messages=[assistant("She likes oolong.")])
+            await run.after_model_call(report)
+            run.append(user("And when?"))
+            await run.before_model_call(model=MODEL)
+            log = await bus.log("one")
+            (event,) = [e for c in log.commits for e in c.commit.events if isinstance(e, CompactionCompleted)]
+            return record.record_id, event
+
+    record, event = anyio.run(compact)
+    scope = ("--scope", f"user_id={SCOPE.user_id}")
+    result = command("forget", record, *scope)
+    assert "1 summary and 1 archived span deleted" in result.stdout
+    assert f"one: summary {event.replaced_by}, archived span {event.archive}" in result.stdout
+    again = command.json("forget", record, *scope)
+    assert again["summaries"] == [{"run": "one", "summary": event.replaced_by, "archive": event.archive}]

@@ -82,6 +82,7 @@ def test_a_forgotten_text_is_remembered_again_once_it_is_allowed(command: Comman
         "revisions": 1,
         "sequence": gone["sequence"],
         "redacted": [],
+        "summaries": [],
         "blobsErased": 0,
         "quotingMessages": 0,
         "quotingItems": 0,

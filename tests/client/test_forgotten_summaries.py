@@ -15,13 +15,14 @@ from tests.client.scripted import MODEL, SCOPE, sent, state_of
 from tests.client.test_forget import SECRET, eventually, fetch, read_all
 
 import contextbus.client as contextbus
+from contextbus.client import reading
 from contextbus.client.context_bus import ContextBus
 from contextbus.core.projection import applied
 from contextbus.summarisers.interface import SummaryRequest, summariser
 from contextbus_protocol import blobs
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.digests import digest_bytes
-from contextbus_protocol.errors import SummariserFailedError
+from contextbus_protocol.errors import NotFoundError, SummariserFailedError
 from contextbus_protocol.events import (
     CompactionCompleted,
     CompactionStarted,
@@ -79,11 +80,12 @@ async def opened(where: Path | str, teller: Teller, **changes: Any) -> AsyncGene
 
 async def talk(run: contextbus.Run, *texts: str, **options: Any) -> contextbus.CompiledStep:
     """Turns of a run whose calls succeed; gives the last step."""
+    steps: list[contextbus.CompiledStep] = []
     for text in texts:
         run.append(user(text))
-        step = await run.before_model_call(model=MODEL, **options)
+        steps.append(await run.before_model_call(model=MODEL, **options))
         await run.after_model_call(answered(text))
-    return step
+    return steps[-1]
 
 
 async def compacted(bus: ContextBus, name: str = "one", **options: Any) -> contextbus.Run:
@@ -102,6 +104,12 @@ async def events(bus: ContextBus, kind: type[Any], run: str = "one") -> list[Any
 def archives(step: contextbus.CompiledStep) -> list[str]:
     """The archived spans that a request names."""
     return re.findall(r"context://archive/([0-9a-f]{64})", str(sent(step)))
+
+
+def as_message(given: object) -> contextbus.ChatMessage:
+    """A message that a run holds."""
+    assert isinstance(given, contextbus.ChatMessage)
+    return given
 
 
 PLACES: list[Callable[[Path], Path | str]] = [lambda folder: folder / "data", lambda _: "memory:"]
@@ -277,7 +285,7 @@ async def test_a_rewind_before_the_boundary_leaves_nothing_to_compact(tmp_path: 
         run = await compacted(bus)
         await bus.memories.forget(gone.record_id, scope=SCOPE)
         before = await events(bus, CompactionStarted)
-        step = await run.before_model_call([run.messages[0]], model=MODEL)
+        step = await run.before_model_call([user("Which tea does she like?")], model=MODEL)
         assert len(sent(step)) == 1
         assert await events(bus, CompactionStarted) == before
 
@@ -317,13 +325,46 @@ async def test_where_the_messages_are_gone_too_the_history_goes_on_from_the_boun
         assert dropped.tokens.after < dropped.tokens.before
         assert len(teller.given) == asked
         assert step.manifest.redacted
-        assert [m["content"] for m in sent(step)][0] == str(run.messages[first.source_count].content[0].text)  # type: ignore[attr-defined]
+        assert sent(step)[0]["content"].startswith("You said: And when?")
         assert len(sent(step)) == len(run.messages) - first.source_count
         state = await state_of(bus, run)
         assert applied(state) is not None
         assert not state.compaction_due
         await run.after_model_call(answered("And today?"))
         await talk(run, "And tomorrow?")
+
+
+@pytest.mark.rule("C.X.11", "D.J.1", "C.L.5")
+async def test_a_client_that_never_had_the_messages_goes_on_from_the_boundary_too() -> None:
+    teller = Teller()
+    async with opened("memory:", teller) as bus:
+        gone = await bus.memories.remember(TEXT, scope=SCOPE)
+        run = await compacted(bus)
+        (first,) = await events(bus, CompactionCompleted)
+        for appended in await events(bus, MessagesAppended):
+            if appended.start + len(appended.messages) <= first.source_count:
+                await erase_blob(bus, "one", appended.inputs)
+        while_it_applies = await bus.run("one", scope=SCOPE)
+        assert while_it_applies.messages == ((None,) * first.source_count + run.messages[first.source_count :])
+        await bus.memories.forget(gone.record_id, scope=SCOPE)
+        plain = await bus.run("one", scope=SCOPE, sources=["memory"])
+        with pytest.raises(NotFoundError, match="compaction"):
+            await plain.before_model_call(model=MODEL)
+        other = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=compacting())
+        step = await talk(other, "And today?")
+        assert step.manifest.redacted
+        assert sent(step)[0]["content"].startswith("You said: And when?")
+        assert len(sent(step)) == len(run.messages) - first.source_count + 1
+        last = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=compacting(limit=50))
+        again = await talk(last, "And tomorrow?")
+        assert sent(again)[: len(sent(step))] == sent(step)
+        last.append(user("And now?"))
+        await last.before_model_call(model=MODEL)
+        # whoever has all messages still may hand them over
+        whole = [*map(as_message, run.messages), user("From the start.")]
+        full = await other.before_model_call(whole, model=MODEL)
+        assert sent(full)[-1]["content"] == "From the start."
+        assert other.messages == tuple(whole)
 
 
 @pytest.mark.rule("C.X.11", "D.J.7")
@@ -352,6 +393,27 @@ async def test_a_compaction_under_way_during_the_forget_leaves_nothing(tmp_path:
         assert (await bus.memories.forget(gone.record_id, scope=SCOPE)).summaries == ()
 
 
+@pytest.mark.rule("C.X.11", "C.L.8", "D.J.6")
+async def test_a_client_that_reads_the_log_before_a_forget_and_the_blobs_behind_it_reads_the_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    teller = Teller()
+    async with opened("memory:", teller) as bus:
+        gone = await bus.memories.remember(TEXT, scope=SCOPE)
+        run = await compacted(bus)
+        real, forgets = reading.read_blobs, [bus.memories.forget]
+
+        async def read(*arguments: Any) -> dict[str, bytes]:
+            if forgets:
+                await forgets.pop()(gone.record_id, scope=SCOPE)
+            return await real(*arguments)
+
+        monkeypatch.setattr(reading, "read_blobs", read)
+        other = await bus.run("one", scope=SCOPE)
+        assert other.messages == run.messages
+        assert applied(other.state) is None
+
+
 @pytest.mark.rule("C.X.11", "D.J.7")
 async def test_blobs_of_a_compaction_that_died_are_erased(tmp_path: Path) -> None:
     folder, teller = tmp_path / "data", Teller("She asked about tea.")
@@ -374,10 +436,8 @@ async def test_what_a_worker_did_not_finish_is_finished_by_the_next(tmp_path: Pa
     async with opened(folder, teller) as bus:
         gone = await bus.memories.remember(TEXT, scope=SCOPE)
         await compacted(bus)
-        local = bus.memories._local
-        assert local is not None
         # a worker that dies behind its tombstone
-        await local.store.forget(gone.record_id, scope=SCOPE, message_id="died")
+        await bus.memories.session(scope=SCOPE).store.forget(gone.record_id, scope=SCOPE, message_id="died")
 
         async def is_gone() -> bool:
             return SECRET.encode() not in await read_all(folder)

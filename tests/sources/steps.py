@@ -16,11 +16,16 @@ from contextbus_protocol.errors import NotFoundError
 from contextbus_protocol.events import (
     AnyEvent,
     Commit,
+    CompactionCompleted,
     EntryFact,
     MessageFact,
     MessagesAppended,
     PackageRedacted,
+    RecordReference,
+    ReplacedRange,
     StepCompiled,
+    SummaryRedacted,
+    TokenChange,
     UnknownEvent,
 )
 from contextbus_protocol.package import (
@@ -144,6 +149,37 @@ class Runs:
             await self.commit(run, (event,), command)
         return reference
 
+    async def compact(
+        self,
+        run: str,
+        summary: str,
+        *records: str,
+        source: str = "memory",
+        archived: Sequence[ChatMessage] | None = None,
+        committed: bool = True,
+    ) -> CompactionCompleted:
+        """Compact a history as far as asked; the records are those whose blocks lay in it."""
+        command = f"compact-{next(_commands)}"
+        listed = tuple(RecordReference(source, name, 1) for name in records)
+        replacement = blobs.encode_replacement((user(summary),), listed)
+        span = None if archived is None else blobs.encode_archive(tuple(archived), listed)
+        stored = [(digest_bytes(data), data) for data in (replacement, span) if data is not None]
+        await self.packages.put(run, stored, command)
+        event = CompactionCompleted(
+            evaluation=command,
+            tokens=TokenChange(9, 1),
+            replaced_range=ReplacedRange(0, 1),
+            source_count=1,
+            source_hash="c",
+            replacement=(),
+            replaced_by=digest_bytes(replacement),
+            archive=None if span is None else digest_bytes(span),
+            records=listed,
+        )
+        if committed:
+            await self.commit(run, (event,), command)
+        return event
+
     async def redact(self, command: RedactPackages) -> Recorded:
         """Record redactions as selection and placement do: once for a command."""
         self.asked.append(command)
@@ -152,7 +188,7 @@ class Runs:
             raise NotFoundError("no such run")
         if last.command == name_command(command.command):
             return recorded(command, last.sequence)
-        events = tuple(
+        events: tuple[AnyEvent, ...] = tuple(
             PackageRedacted(
                 step=one.step,
                 package=one.package,
@@ -162,6 +198,15 @@ class Runs:
                 erasure=command.erasure,
             )
             for one in command.packages
+        ) + tuple(
+            SummaryRedacted(
+                replaced_by=one.replaced_by,
+                archive=one.archive,
+                source=command.source,
+                record_id=command.record_id,
+                erasure=command.erasure,
+            )
+            for one in command.summaries
         )
         return recorded(command, await self.commit(command.run, events, command.command))
 

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 import pytest
+from tests.client.scripted import sent
 from tests.sources.conftest import ADA, Ask
 
 from contextbus import client
@@ -31,7 +32,7 @@ from contextbus_protocol import subjects
 from contextbus_protocol.chat import ChatMessage, Reasoning, Text, ToolCall, ToolResult
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.questions import Failed, Offered, Query
-from contextbus_protocol.values import Candidate
+from contextbus_protocol.values import Candidate, CompactionOptions, RetentionPolicy, Trigger
 
 BOB = Scope(user_id="bob")
 CLAUDE = Model("anthropic", "claude-opus-4-6", 200_000, 8_000)
@@ -204,6 +205,33 @@ async def test_blocks_of_ours_are_never_found_in_whatever_run_they_turn_up(
     assert digest_message(blocks[0]) in str(log.commits[0].commit)
     assert await transcript.query(ask("note")) == []
     assert {c.record_id for c in await transcript.query(ask("tea"))} == {"second/0"}
+
+
+@pytest.mark.rule("D.G.33", "D.K.12", "B56")
+async def test_summaries_are_never_found_and_what_they_stand_for_only_by_other_runs(
+    opened: ContextBus, transcript: TranscriptSource, ask: Ask
+) -> None:
+    compaction = CompactionOptions(
+        triggers=(Trigger(kind="messages-exceed", limit=2),),
+        target_tokens=100_000,
+        keep=RetentionPolicy(keep_last_messages=1),
+        min_shrink=0.0,
+    )
+    run = await opened.run("run-1", scope=ADA, compaction=compaction)
+    run.append(user("We decided to drink the green tea."), assistant("The kettle is at /srv/kettle."), user("Now?"))
+    step = await run.before_model_call(model=CLAUDE)
+    summary = str(sent(step)[0]["content"])
+    assert summary.startswith("Previous conversation summary:")
+    assert "green tea" in summary
+    # A host that keeps the whole request as its history hands the summary to another run, which does not know it.
+    await say(opened, "second", user(summary))
+    log = await opened.log("second")
+    assert digest_message(user(summary)) in str(log.commits[0].commit)
+    other = msgspec.structs.replace(ask("kettle tea"), run="third")
+    assert {c.record_id for c in await transcript.query(other)} == {"run-1/0", "run-1/1"}
+    assert await transcript.query(msgspec.structs.replace(ask("conversation summary"), run="third")) == []
+    # Its own run has the archived span for that (C.X.8).
+    assert await transcript.query(ask("kettle tea")) == []
 
 
 @pytest.mark.rule("D.G.33")

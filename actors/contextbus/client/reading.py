@@ -30,11 +30,12 @@ class RunContent(msgspec.Struct, frozen=True):
     """A run with its texts: the fold, the source messages, the placed blocks with their positions, and a checkpoint.
 
     ``sent`` are the digests of the blocks that the steps of this reading sent, tails included (D.G.33): where a run is
-    read on, those of the commits behind what was known.
+    read on, those of the commits behind what was known.  A message is None where its text is gone and nothing needs it:
+    the history goes on behind it (C.X.11).
     """
 
     state: RunState
-    messages: tuple[ChatMessage, ...] = ()
+    messages: tuple[ChatMessage | None, ...] = ()
     blocks: BlocksInPlace = BlocksInPlace()
     sent: tuple[str, ...] = ()
     checkpoint: CheckpointInPlace | None = None
@@ -109,9 +110,9 @@ async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) 
             messages.clear()
         elif isinstance(event, MessagesAppended):
             data = inputs.get(event.inputs)
-            if data is None:
-                raise NotFoundError(f"messages of run {run!r} are no longer stored; start a new run")
-            messages.extend(blobs.decode_input(data).messages)
+            messages.extend((None,) * len(event.messages) if data is None else blobs.decode_input(data).messages)
+    if None in messages[_needed_from(state) :]:
+        raise NotFoundError(f"messages of run {run!r} are no longer stored; start a new run")
     try:
         blocks = await _read_blocks(driver, state, known)
         checkpoint = await _read_checkpoint(driver, state, known)
@@ -122,6 +123,12 @@ async def read_run(driver: JournalDriver, known: RunContent, at_least: int = 0) 
         return await read_run(driver, known, at_least)
     sent = tuple(block.digest for e in events if isinstance(e, StepCompiled) for block in e.blocks)
     return RunContent(state, tuple(messages), blocks, sent, checkpoint)
+
+
+def _needed_from(state: RunState) -> int:
+    """How many messages stand before the first whose text is needed: a checkpoint does without, or is due (C.X.11)."""
+    checkpoint = state.checkpoint
+    return checkpoint.source_count if checkpoint is not None and (checkpoint.applies or state.compaction_due) else 0
 
 
 async def _read_checkpoint(driver: JournalDriver, state: RunState, known: RunContent) -> CheckpointInPlace | None:

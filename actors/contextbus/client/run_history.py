@@ -14,11 +14,12 @@ from contextbus.client.rendered import BlocksInPlace, CheckpointInPlace, Rendere
 from contextbus.client.run_options import RunOptions
 from contextbus.client.sending import Sender, new_id
 from contextbus.core.handle import RunHandle
-from contextbus.core.history import SourceHistory, digest_message
+from contextbus.core.history import Entry, SourceHistory, digest_message
 from contextbus.core.run_state import RunState
 from contextbus.runtime.drive import JournalDriver
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commands import AppendMessages, Recorded, StepCompiled
+from contextbus_protocol.errors import NotFoundError
 from contextbus_protocol.package import Package
 
 MOST_MESSAGES: Final = 2_000
@@ -41,6 +42,7 @@ class RunHistory:
         self._rendered = RenderedHistory(sender.handle.history, self._blocks)
         self._own = OwnBlocks()
         self._open_count = 0
+        self._lost = 0
 
     @property
     def handle(self) -> RunHandle:
@@ -56,13 +58,29 @@ class RunHistory:
         """
         content = await read_run(self._driver, self.content, max(at_least, self.handle.seen))
         self.content = content
-        self._sender.handle = self.handle.rebase(content.messages, content.state.sequence)
+        self._rebase(content)
         self._blocks, self._checkpoint = content.blocks, content.checkpoint
         if content.sent:
             self._own.send(content.sent)
         summaries = () if self._checkpoint is None else self._checkpoint.own
         self._own.replace((*(b.fact.digest for b in content.state.blocks), *summaries))
         self._rendered = RenderedHistory(self.handle.history, self._blocks, checkpoint=self._checkpoint)
+
+    def _rebase(self, content: RunContent) -> None:
+        """Take what was read as the history that the log holds; texts that are gone may be at hand here."""
+        state, texts = content.state, content.messages
+        if None in texts:
+            own = {entry.digest: entry.message for entry in self.handle.history}
+            pairs = zip(state.history, texts, strict=True)
+            texts = tuple(own.get(entry.digest) if text is None else text for entry, text in pairs)
+            self.content = msgspec.structs.replace(content, messages=texts)
+        there = tuple(text for text in texts if text is not None)
+        self._lost = max((index for index, text in enumerate(texts, 1) if text is None), default=0)
+        if not self._lost:
+            self._sender.handle = self.handle.rebase(there, state.sequence)
+            return
+        entries = (Entry(entry.digest, 0, text) for entry, text in zip(state.history, texts, strict=True))
+        self._sender.handle = self.handle.rest_on(SourceHistory().extend(entries), state.sequence)
 
     def append(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages behind the history."""
@@ -137,6 +155,7 @@ class RunHistory:
 
         Raises:
             DeadlineExceededError: the run had to be read, and log or store do not answer.
+            NotFoundError: texts of the history are gone, and no checkpoint stands for them.
         """
         self.acknowledge(answer)
         history = self._first(answer.count)
@@ -144,6 +163,14 @@ class RunHistory:
         if (history.chain, self._blocks.chain, known) != (answer.chain, answer.blocks, answer.checkpoint):
             await self.load()  # messages or blocks came or went that this client knows nothing of (D.J.6, C.K.3)
             history = self._first(answer.count)
+        if (
+            self._lost > (0 if self._checkpoint is None else self._checkpoint.source_count)
+            and self._lost <= history.count
+        ):
+            raise NotFoundError(
+                "messages of the run are no longer stored, and their summary was forgotten; give the run options of "
+                "compaction, and it goes on behind them"
+            )
         blocks = self._blocks.before(history.count, package) if answer.stored else self._blocks
         self._rendered = RenderedHistory(history, blocks, self._rendered, answer.stale_thinking, self._checkpoint)
         self._open_count = history.count

@@ -53,6 +53,8 @@ def complete(state: RunState, event: CompactionCompleted) -> RunState:
     state = replace(
         state,
         compaction_due=False,
+        # what goes on from the boundary of a summary that a forget took says so, whenever it does (C.X.11)
+        redaction_due=state.redaction_due or (event.dropped and state.compaction_due),
         summaries=state.summaries.extend(((event.replaced_by, event.archive),)),
         redactions=tuple(r for r in state.redactions if r[0] != event.replaced_by),
     )

@@ -95,6 +95,24 @@ class RunHandle(msgspec.Struct, frozen=True):
             seen_memory=self.seen_memory,
         )
 
+    def rest_on(self, stored: SourceHistory, sequence: int) -> RunHandle:
+        """The handle on what the log holds, some of whose texts are gone, with what this client had added behind it.
+
+        Args:
+            stored: all source messages that the log holds, without a body where its text is gone.
+            sequence: the log's sequence that they are as of.
+        """
+        both = zip(self.history, stored, strict=False)
+        keep = next((i for i, (a, b) in enumerate(both) if a.digest != b.digest), min(self.history.count, stored.count))
+        return RunHandle(
+            history=stored.extend(self.history[max(keep, self.kept) :]),
+            base_count=stored.count,
+            base_chain=stored.chain,
+            kept=stored.count,
+            seen=max(sequence, self.seen),
+            seen_memory=self.seen_memory,
+        )
+
 
 def _no_costs(messages: Sequence[ChatMessage]) -> Iterable[int]:
     """A client counts nothing: selection does, once."""

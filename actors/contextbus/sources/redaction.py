@@ -22,7 +22,9 @@ RECORD_ID: Final = re.compile(rb"m-[0-9a-f]{32}")
 
 # Messages that travel by reference and can hold what a memory record said; the others hold what users said.
 _CARRIERS: Final = (Offered, Place, StepCompiled)
-_BEGINNING: Final = re.compile(rb'\{"version":\d+,"(messages|entries|package|redacts|records|replacement|archived)":')
+_BEGINNING: Final = re.compile(
+    rb'\{(?:"type":"[a-z-]+",)?"version":\d+,"(messages|entries|package|redacts|records|replacement|archived)":'
+)
 _COMPACTED: Final = (b"records", b"replacement", b"archived")
 _KEPT: Final = (b"messages", b"entries")
 
