@@ -13,6 +13,7 @@ from contextbus.core.compaction.reduction import CannotFit, Reduction
 from contextbus.core.compaction.request_items import RequestItems, missing_blobs, request_items
 from contextbus.core.compaction.saving import save
 from contextbus.core.estimate import MESSAGE_EIGHTEENTHS, Estimator, make_estimator, recorded_estimator
+from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
@@ -31,6 +32,7 @@ from contextbus_protocol.events import (
     CompactionStarted,
     HistoryCleared,
     HistoryReplaced,
+    ReplacementFact,
     StepCompiled,
     SummaryRedacted,
     UnknownEvent,
@@ -151,6 +153,8 @@ class Compactions:
         replacement = blobs.decode_replacement(self._read(event.replaced_by)).messages
         if event.archive is not None:
             self._read(event.archive)
+        if event.host:
+            return _check_given(state, event, replacement)
         request = self._request(state)
         summary = None if event.dropped else _summary_in(event, replacement)
         estimator = _with_summary(estimator_of_run(begun.state), event, replacement)
@@ -299,6 +303,20 @@ class Compactions:
         if digests.digest_bytes(data) != reference:
             raise NotFoundError(f"blob {reference} holds other bytes")
         return data
+
+
+def _check_given(state: RunState, event: CompactionCompleted, messages: tuple[ChatMessage, ...]) -> CompactionCompleted:
+    """What the host gave in place of its history (P.J.8): which messages it is, and how many it stands for."""
+    estimator = estimator_of_run(state)
+    if len(messages) != len(event.replacement):
+        raise NotFoundError(f"{len(messages)} messages are stored, {len(event.replacement)} are named")
+    facts: list[ReplacementFact] = []
+    for fact, message in zip(event.replacement, messages, strict=True):
+        known = fact.source is not None or fact.own or estimator.spec.kind != "heuristic"
+        cost = fact.eighteenths if known else estimator.message(message)
+        facts.append(replace(fact, digest=digest_message(message), eighteenths=cost))
+    source_hash = state.history.keep(event.source_count).chain
+    return replace(event, replacement=tuple(facts), source_hash=source_hash)
 
 
 def _summary_in(event: CompactionCompleted, replacement: tuple[ChatMessage, ...]) -> str:

@@ -23,6 +23,8 @@ from contextbus_protocol.digests import clean_text
 
 LONGEST_IDENTIFIER: Final = 512
 """Code points; what is longer is data, no identifier."""
+LONGEST_NAME: Final = 64
+"""Code points of a quoted name."""
 MOST_NAME_WORDS: Final = 5
 """A quoted text of more words is a sentence, no name."""
 FEWEST_DIGITS: Final = 4
@@ -39,11 +41,11 @@ _ADDRESS: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"[0-9]++(?:[.,][0-9]++)*+")
 _QUOTED: Final = re.compile(
-    r"\"([\w@#$/~.][^\"\n\\]{0,63}+)\\?\""
-    r"|(?<![\w'])'([\w@#$/~.][^'\n\\]{0,63}+)\\?'(?!\w)"
-    r"|`([\w@#$/~.-][^`\n]{0,63}+)`"
-    r"|\u201c([^\u201c\u201d\n]{1,64}+)\u201d"
-    r"|\u2018([^\u2018\u2019\n]{1,64}+)\u2019"
+    r"\"([\w@#$/~.][^\"\s\\]*+(?: [^\"\s\\]++){0,4}+)\\?\""
+    r"|(?<![\w'])'([\w@#$/~.][^'\s\\]*+(?: [^'\s\\]++){0,4}+)\\?'(?!\w)"
+    r"|`([\w@#$/~.-][^`\s]*+(?: [^`\s]++){0,4}+)`"
+    r"|\u201c([^\u201c\u201d\s]++(?: [^\u201c\u201d\s]++){0,4}+)\u201d"
+    r"|\u2018([^\u2018\u2019\s]++(?: [^\u2018\u2019\s]++){0,4}+)\u2019"
 )
 _EXTENSION: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}\Z")
 _ESCAPE: Final = re.compile(r"\\(?:([\"\\/])|[bfnrt]|u([0-9a-fA-F]{4}))")
@@ -138,9 +140,9 @@ def _is_path(word: str) -> bool:
 
 def _names(text: str) -> Iterator[_Found]:
     for match in _QUOTED.finditer(text):
-        name = match[match.lastindex or 0].strip()
+        name = match[match.lastindex or 0]
         is_key = text.startswith(":", match.end())
-        if name and not is_key and len(name.split()) <= MOST_NAME_WORDS:
+        if not is_key and len(name) <= LONGEST_NAME:
             yield _Found(match.start(), name)
 
 
@@ -180,9 +182,14 @@ def _texts(part: AnyPart) -> Iterator[str]:
 
 
 def _unescape(text: str) -> str:
-    """JSON text with its escapes undone, so that a line break is no letter of the path behind it."""
+    """JSON text with its escapes undone, so that a line break is no letter of the path behind it.
+
+    A quote within a string becomes a single one: it ends no string.
+    """
 
     def undo(match: re.Match[str]) -> str:
-        return clean_text(chr(int(match[2], 16))) if match[2] else match[1] or "\n"
+        if match[2]:
+            return clean_text(chr(int(match[2], 16)))
+        return "'" if match[1] == '"' else match[1] or "\n"
 
     return _ESCAPE.sub(undo, text) if "\\" in text else text
