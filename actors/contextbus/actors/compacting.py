@@ -47,7 +47,7 @@ from contextbus_protocol.errors import (
     RangeError,
     word_of,
 )
-from contextbus_protocol.events import CompactionPhase, CompactionReason
+from contextbus_protocol.events import CompactionPhase, CompactionReason, CompactionStarted
 from contextbus_protocol.values import Usage
 
 Phase = Literal["load", "fetch", "count", "started", "summary", "commit", "failing"]
@@ -209,10 +209,26 @@ def reduce(job: Job) -> Job:
         NotFoundError: texts do not fit what the log says.
     """
     assert job.after is not None
-    started = job.compact.started
     request = request_items(job.after, dict(job.texts))
-    options, boundary = started.options, forgotten_boundary(job.after, started)
-    given = ReductionOptions(
+    end = None if job.end is None else _end_at(request, job.end)
+    options = reduction_options(job.after, job.compact.started, request, end)
+    reduction, asked = reducing.begin(request.items, options)
+    return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
+
+
+def reduction_options(
+    state: RunState, started: CompactionStarted, request: RequestItems, end: int | None = None
+) -> ReductionOptions:
+    """What a reduction keeps to by what the log says of its start.
+
+    Args:
+        state: the run with the messages that the start was decided on.
+        started: the event.
+        request: its request history.
+        end: the index behind the range, where its summary is there already (C.K.9).
+    """
+    options, boundary = started.options, forgotten_boundary(state, started)
+    return ReductionOptions(
         target_tokens=started.target_tokens - started.envelope_tokens,
         keep=started.policy,
         window_tokens=ratio_room(started.policy, started.model.context_window, started.envelope_tokens),
@@ -221,11 +237,9 @@ def reduce(job: Job) -> Job:
         media=options.media,
         min_shrink=options.min_shrink,
         names_media=True,
-        end=None if job.end is None else _end_at(request, job.end),
+        end=end,
         least_end=None if boundary is None else _end_at(request, boundary),
     )
-    reduction, asked = reducing.begin(request.items, given)
-    return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
 
 
 def take_history(job: Job, estimator: Estimator) -> Job:
@@ -247,10 +261,15 @@ def _end_at(request: RequestItems, source_count: int) -> int | None:
 
 
 def count(job: Job, estimator: Estimator) -> int:
-    """The tokens of the candidate that the job's reduction asks for: sums of what each message costs (C.C.11)."""
+    """The tokens of the candidate that the job's reduction asks for."""
     assert job.request is not None
-    costs = [item.cost for item in job.request.items]
-    match job.asked:
+    return count_candidate(job.request, job.asked, estimator)
+
+
+def count_candidate(request: RequestItems, asked: Request | None, estimator: Estimator) -> int:
+    """The tokens of a candidate: sums of what each message costs (C.C.11)."""
+    costs = [item.cost for item in request.items]
+    match asked:
         case CountWhole():
             return estimator.tokens(sum(costs))
         case CountTail(start=start):
@@ -262,7 +281,7 @@ def count(job: Job, estimator: Estimator) -> int:
             if replayed is not None:
                 total += costs[replayed]
             if summary is not None:
-                archive, _ = archive_of(job.request, start, end)
+                archive, _ = archive_of(request, start, end)
                 total += estimator.message(summary_message(summary, archive))
             return estimator.tokens(total)
         case _:
