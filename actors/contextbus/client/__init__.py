@@ -21,14 +21,18 @@ asyncio.run(main())
 
 from __future__ import annotations
 
-from contextbus.client.callbacks import PreparedStep, StepContext
+from contextbus.client.compaction import Compaction
+from contextbus.client.compaction_log import CompactionInfo
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
 from contextbus.client.report import Report
 from contextbus.client.run import Run
+from contextbus.client.step_hooks import PreparedStep, StepContext
 from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
+from contextbus.client.triggers import CompactionSnapshot, cache_likely_cold, messages_exceed, tokens_exceed
+from contextbus.client.window import Window
 from contextbus.client.working_memory_tools import SnapshotHandle, working_memory_tools
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
 from contextbus.core.compile import compile_context
@@ -63,6 +67,9 @@ __all__ = [
     "DEFAULT_CONTEXT_REFRESH",
     "Candidate",
     "ChatMessage",
+    "Compaction",
+    "CompactionInfo",
+    "CompactionSnapshot",
     "CompiledStep",
     "Compiler",
     "ContextBudget",
@@ -87,9 +94,11 @@ __all__ = [
     "TokenEstimator",
     "ToolResult",
     "Usage",
+    "Window",
     "answer_load_skill",
     "apply_working_memory_patch",
     "assistant",
+    "cache_likely_cold",
     "candidate",
     "compile_context",
     "context_warnings",
@@ -99,10 +108,12 @@ __all__ = [
     "load_skill_tool",
     "make_estimator",
     "merge_budget",
+    "messages_exceed",
     "open",
     "otel_observer",
     "source",
     "system",
+    "tokens_exceed",
     "user",
     "working_memory_tools",
 ]
