@@ -370,7 +370,8 @@ def _compute(
         overflow=event.overflow,
         erasures=event.erasures,
         usage=event.usage,
-        warnings=warn_of_usage(state, event.usage),
+        # that its history could not be compacted came before the step: a fact, as what a source answered is (C.X.5)
+        warnings=(*warn_of_usage(state, event.usage), *(w for w in event.warnings if w == "compaction-failed")),
     )
     package = place(decision, output.results, snapshot, message.query, restored)
     again, text, _ = compile_event(message, package, estimator)
