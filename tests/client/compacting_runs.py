@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
+
+from tests.client.scripted import sent
 
 import contextbus.client as contextbus
 from contextbus.client.compaction import CompactionEvent
 from contextbus.summarisers.interface import Summary, SummaryRequest
-from contextbus_protocol.chat import ChatMessage, assistant, user
+from contextbus_protocol.chat import ChatMessage, Text, assistant, user
 from contextbus_protocol.events import StepFailed
 from contextbus_protocol.package import CachePrefixCause
 from contextbus_protocol.values import Model, Usage
@@ -77,6 +79,20 @@ def cause_of(step: contextbus.CompiledStep) -> CachePrefixCause | None:
     return step.manifest.cache_prefix_cause
 
 
-def contents(step: contextbus.CompiledStep) -> Sequence[str]:
+def said(messages: Iterable[object]) -> list[str]:
+    """The texts of messages, as plain words."""
+    return [
+        "".join(part.text for part in message.content if isinstance(part, Text))
+        for message in messages
+        if isinstance(message, ChatMessage)
+    ]
+
+
+def roles(messages: Iterable[object]) -> list[str]:
+    """Who says each message."""
+    return [message.role for message in messages if isinstance(message, ChatMessage)]
+
+
+def contents(step: contextbus.CompiledStep) -> list[str]:
     """The texts of the step's request."""
-    return [m["content"] for m in step.payload("openai").copy()["messages"]]  # type: ignore[index,union-attr]
+    return [m["content"] for m in sent(step)]

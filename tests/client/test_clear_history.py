@@ -79,10 +79,10 @@ async def test_other_clients_of_the_run_follow() -> None:
         second = await bus.run("r", scope=SCOPE, estimator=CHARACTERS, compaction=compaction())
         await first.clear_history()
         second.append(user("New topic?"))
-        assert list(contents(await second.before_model_call(model=SMALL))) == ["New topic?"]
+        assert contents(await second.before_model_call(model=SMALL)) == ["New topic?"]
         await second.after_model_call(DONE)
         first.append(user("And I?"))
-        assert list(contents(await first.before_model_call(model=SMALL))) == ["New topic?", "Done.", "And I?"]
+        assert contents(await first.before_model_call(model=SMALL)) == ["New topic?", "Done.", "And I?"]
 
 
 @RULE("P.J.9", "D.F.13", "D.H.5")
@@ -100,7 +100,7 @@ async def test_a_step_that_was_open_leaves_nothing_of_its_block_to_the_new_topic
         assert (state.owed, state.placed, len(state.blocks)) == ((), (), 0)
         again = await bus.run("r", scope=SCOPE)
         again.append(user("New?"))
-        assert list(contents(await again.before_model_call(model=SMALL))) == ["Done.", "New?"]
+        assert contents(await again.before_model_call(model=SMALL)) == ["Done.", "New?"]
         assert (await bus.verify("r")).is_clean
 
 
@@ -117,7 +117,7 @@ async def test_the_step_before_cannot_be_compiled_again_and_what_was_not_handed_
         with pytest.raises(StaleStepError):
             await run.on_overflow()
         run.append(user("New?"))
-        assert list(contents(await run.before_model_call(model=SMALL))) == ["New?"]
+        assert contents(await run.before_model_call(model=SMALL)) == ["New?"]
 
 
 @RULE("P.J.9", "C.K.9", "P.D.1")
@@ -129,7 +129,7 @@ async def test_a_list_that_is_handed_over_afterwards_is_the_history() -> None:
         await run.clear_history()
         await run.clear_history()
         step = await run.before_model_call([user("New?"), user("Newer?")], model=SMALL)
-        assert list(contents(step)) == ["New?", "Newer?"]
+        assert contents(step) == ["New?", "Newer?"]
         assert (await state_of(bus, run)).history.count == 2
 
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.client.compacting_runs import DONE, SMALL, Writing, bus_writing, contents, events_of, kinds, talk
+from tests.client.compacting_runs import DONE, SMALL, Writing, bus_writing, contents, events_of, kinds, said, talk
 from tests.client.scripted import CHARACTERS, SCOPE, Scripted, state_of
 
 import contextbus.client as contextbus
@@ -21,8 +21,8 @@ TOOLS: list[dict[str, Any]] = [{"name": "deploy", "description": "Deploys. " * 2
 
 
 def options(*triggers: Any, **given: Any) -> dict[str, Any]:
-    given = {"target_tokens": 600, "summariser": "writing"} | given
-    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Compaction(triggers=triggers, **given)}
+    chosen: dict[str, Any] = {"target_tokens": 600, "summariser": "writing"} | given
+    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Compaction(triggers=triggers, **chosen)}
 
 
 class Counter:
@@ -92,7 +92,7 @@ async def test_the_hosts_counter_gets_complete_candidates_each_once() -> None:
         assert list(whole) == talk(4)
         assert list(replaced) == talk(4)[:5]
         assert [len(empty), list(empty[1:])] == [5, talk(4)[5:]]
-        assert [m.content[0].text for m in final] == list(contents(step))  # type: ignore[union-attr]
+        assert said(final) == contents(step)
         assert "Archived: context://archive/" in str(empty[0])
         assert (await bus.verify("r")).is_clean
         await run.after_model_call(contextbus.Report(status="succeeded", usage={"input_tokens": 9_000}))

@@ -15,6 +15,8 @@ from tests.client.compacting_runs import (
     contents,
     events_of,
     kinds,
+    roles,
+    said,
     talk,
 )
 from tests.client.scripted import CHARACTERS, SCOPE, state_of
@@ -22,6 +24,7 @@ from tests.client.scripted import CHARACTERS, SCOPE, state_of
 import contextbus.client as contextbus
 from contextbus.client import Compaction, Window, messages_exceed
 from contextbus.client.compaction import CompactionEvent
+from contextbus.client.triggers import TriggerFunction
 from contextbus.summarisers.interface import Summary, SummaryRequest
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.compaction import SummaryPart
@@ -35,18 +38,19 @@ PAID = Usage(input_tokens=70, output_tokens=7)
 
 
 def options(**given: Any) -> dict[str, Any]:
-    given = {"triggers": [messages_exceed(6)], "target_tokens": 3_000, "summariser": "writing"} | given
-    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Compaction(**given)}
+    chosen: dict[str, Any] = {"triggers": [messages_exceed(6)], "target_tokens": 3_000, "summariser": "writing"} | given
+    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Compaction(**chosen)}
 
 
 def refused(reason: str) -> Summary | str | BaseException:
     """What a summariser gives that comes to a reason."""
-    return {
+    answers: dict[str, Summary | str | BaseException] = {
         "empty-summary": Summary((SummaryPart("text", " \n"),), "stop", PAID),
         "incomplete-summary": Summary((SummaryPart("text", "Cut"),), "length", PAID),
         "summary-too-large": Summary((SummaryPart("text", "more " * 5_000),), "stop", PAID),
         "error": RuntimeError("down"),
-    }[reason]
+    }
+    return answers[reason]
 
 
 async def fail_of(bus: contextbus.ContextBus, run: contextbus.Run) -> CompactionFailed:
@@ -90,7 +94,7 @@ async def test_continue_goes_on_with_the_whole_history_and_a_warning(reason: str
         run = await bus.run("r", on_warning=warned.append, **options(on_failure="continue"))
         run.append(*talk(4))
         step = await run.before_model_call(model=BIG)
-        assert contents(step) == [m.content[0].text for m in talk(4)]  # type: ignore[union-attr]
+        assert contents(step) == said(talk(4))
         assert [w.code for w in warned] == ["compaction-failed"]
         assert (await fail_of(bus, run)).reason == reason
         assert (await bus.verify("r")).is_clean
@@ -100,12 +104,16 @@ async def test_continue_goes_on_with_the_whole_history_and_a_warning(reason: str
 @pytest.mark.parametrize("reason", REASONS)
 async def test_drop_lets_the_range_go_without_a_summary(reason: str) -> None:
     told: list[tuple[Any, ...]] = []
-    given = options(on_failure="drop", on_compress=lambda *given: told.append(given))
+
+    def keep(*given: object) -> None:
+        told.append(given)
+
+    given = options(on_failure="drop", on_compress=keep)
     async with bus_writing(Writing(refused(reason))) as bus:
         run = await bus.run("r", **given)
         run.append(*talk(4))
         step = await run.before_model_call(model=BIG)
-        assert contents(step) == [m.content[0].text for m in talk(4)[5:]]  # type: ignore[union-attr]
+        assert contents(step) == said(talk(4)[5:])
         event = (await events_of(bus, run))[-1]
         assert isinstance(event, CompactionCompleted)
         assert (event.dropped, event.summariser, told) == (True, "", [("", 5, event)])
@@ -298,7 +306,7 @@ async def test_an_overflow_asks_the_hosts_counter_and_no_trigger() -> None:
 
     async with bus_writing(Writing()) as bus:
         told: list[CompactionEvent] = []
-        triggers = [messages_exceed(100), lambda snapshot: snapshot.tokens > 5_000]
+        triggers: list[TriggerFunction] = [messages_exceed(100), lambda snapshot: snapshot.tokens > 5_000]
         run = await bus.run("r", **options(triggers=triggers, count_tokens=count, on_event=told.append))
         run.append(*talk(4))
         await run.before_model_call(model=BIG)
@@ -321,7 +329,7 @@ async def test_b26_a_summary_that_does_not_shrink_is_refused_and_not_bought_agai
         assert len(writer.asked) == 1
         found = [e.reason for e in await events_of(bus, run) if isinstance(e, CompactionFailed)]
         assert found == ["summary-too-large", "paused"]
-        assert [m.role for m in run.messages if m is not None] == [m.role for m in talk(4)]  # type: ignore[attr-defined]
+        assert roles(run.messages) == roles(talk(4))
 
 
 @pytest.mark.rule("C.G.5", "C.G.6", "C.X.5")

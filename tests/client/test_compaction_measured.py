@@ -36,8 +36,8 @@ class Looking:
 
 
 def options(*triggers: Any, **given: Any) -> dict[str, Any]:
-    given = {"target_tokens": 600, "summariser": "writing"} | given
-    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Compaction(triggers=triggers, **given)}
+    chosen: dict[str, Any] = {"target_tokens": 600, "summariser": "writing"} | given
+    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Compaction(triggers=triggers, **chosen)}
 
 
 def cost(*texts: str) -> int:
@@ -87,7 +87,8 @@ async def test_other_settings_end_the_baseline(changed: dict[str, Any]) -> None:
         run.append(user("Hi."))
         await run.before_model_call(**same)
         await run.after_model_call(reported(500))
-        await run.before_model_call(**(same | {"settings": {"tool_choice": "auto", "effort": "low"}}))
+        reordered: dict[str, Any] = same | {"settings": {"tool_choice": "auto", "effort": "low"}}
+        await run.before_model_call(**reordered)
         assert look.tokens[1] == 500 + cost("Done.")
         await run.after_model_call(reported(500))
         await run.before_model_call(**(same | changed))

@@ -19,7 +19,8 @@ NO_COUNTS = [0, -1, 1.5, math.nan, math.inf, 2**53, True, "1"]
 
 
 def compaction(**given: Any) -> Compaction:
-    return Compaction(**({"triggers": [tokens_exceed(10)], "target_tokens": 5} | given))
+    chosen: dict[str, Any] = {"triggers": [tokens_exceed(10)], "target_tokens": 5} | given
+    return Compaction(**chosen)
 
 
 def snapshot(**given: Any) -> CompactionSnapshot:

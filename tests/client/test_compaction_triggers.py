@@ -16,12 +16,15 @@ from tests.client.compacting_runs import (
     events_of,
     failures_of,
     kinds,
+    roles,
+    said,
     talk,
 )
 from tests.client.scripted import CHARACTERS, SCOPE, Scripted, sent
 
 import contextbus.client as contextbus
 from contextbus.client import Compaction, CompactionSnapshot, messages_exceed, tokens_exceed
+from contextbus.client.compaction import CompactionEvent
 from contextbus.sources.interface import check_source
 from contextbus_protocol.chat import user
 from contextbus_protocol.errors import CallbackTimeoutError, HookFailedError
@@ -32,8 +35,8 @@ Trigger = Callable[[CompactionSnapshot], object]
 
 def options(*triggers: Trigger, **given: Any) -> dict[str, Any]:
     """The options of a run that compacts."""
-    given = {"target_tokens": 600, "summariser": "writing"} | given
-    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Compaction(triggers=triggers, **given)}
+    chosen: dict[str, Any] = {"target_tokens": 600, "summariser": "writing"} | given
+    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Compaction(triggers=triggers, **chosen)}
 
 
 @pytest.mark.rule("C.H.3", "C.I.5", "C.O.6", "C.I.1")
@@ -54,11 +57,12 @@ async def test_forty_one_short_messages_match_whatever_the_target_is() -> None:
 async def test_without_a_match_nothing_happens_and_without_the_option_nothing_is_evaluated() -> None:
     writer = Writing()
     async with bus_writing(writer) as bus:
-        for given in (options(messages_exceed(5)), {"scope": SCOPE, "estimator": CHARACTERS}):
+        plain: dict[str, Any] = {"scope": SCOPE, "estimator": CHARACTERS}
+        for given in (options(messages_exceed(5)), plain):
             run = await bus.run(**given)
             run.append(*talk(2))
             step = await run.before_model_call(model=SMALL)
-            assert [m["content"] for m in sent(step)] == [m.content[0].text for m in talk(2)]  # type: ignore[union-attr]
+            assert [m["content"] for m in sent(step)] == said(talk(2))
             assert await kinds(bus, run) == []
     assert writer.asked == []
 
@@ -116,10 +120,10 @@ async def test_the_snapshot_is_the_history_as_the_model_gets_it_and_cannot_be_ch
         for number in range(4):
             run.append(user(f"Question {number}"))
             step = await run.before_model_call(model=SMALL)
-            texts = [m.content[0].text for m in seen[-1].messages]  # type: ignore[union-attr]
+            texts = said(seen[-1].messages)
             if number != 2:  # with the compaction the step sends less than the trigger saw
                 block = 1 if number == 0 else 0
-                assert texts == list(contents(step))[: len(contents(step)) - block]
+                assert texts == contents(step)[: len(contents(step)) - block]
             await run.after_model_call(DONE)
     assert isinstance(seen[0].messages, tuple)
     assert [len(s.messages) for s in seen[:3]] == [1, 4, 6]
@@ -143,7 +147,7 @@ async def test_a_client_that_is_behind_reads_the_run_before_its_trigger_sees_it(
         second.append(user("And I?"))
         step = await second.before_model_call(model=SMALL)
         assert await kinds(bus, first) == ["started", "completed", "restored"]
-        assert [m.content[0].text for m in seen[-1].messages] == list(contents(step))  # type: ignore[union-attr]
+        assert said(seen[-1].messages) == contents(step)
 
 
 @pytest.mark.rule("C.I.6", "C.K.4", "D.W.4", "C.O.6", "C.O.7")
@@ -153,7 +157,8 @@ async def test_a_trigger_that_raises_stops_the_step_before_anything_is_sent() ->
     def fails(_: CompactionSnapshot) -> bool:
         raise error
 
-    writer, told = Writing(), []
+    writer = Writing()
+    told: list[CompactionEvent] = []
     async with bus_writing(writer) as bus:
         run = await bus.run("r", **options(tokens_exceed(10_000), fails, messages_exceed(1), on_event=told.append))
         run.append(*talk(3))
@@ -196,7 +201,7 @@ async def test_each_step_is_evaluated_also_within_one_turn() -> None:
         found = await kinds(bus, run)
         assert found.count("completed") >= 2
         assert "restored" not in found
-        assert [m.role for m in run.messages if m is not None].count("user") == 3  # type: ignore[attr-defined]
+        assert roles(run.messages).count("user") == 3
 
 
 @pytest.mark.rule("D.R.3", "D.R.2")
@@ -206,5 +211,5 @@ async def test_prepare_step_sees_the_compacted_history() -> None:
         run = await bus.run("r", prepare_step=seen.append, **options(messages_exceed(6)))
         run.append(*talk(3))
         step = await run.before_model_call(model=SMALL)
-        assert [m.content[0].text for m in seen[-1].messages] == list(contents(step))  # type: ignore[union-attr]
+        assert said(seen[-1].messages) == contents(step)
         assert "summary" in contents(step)[0]

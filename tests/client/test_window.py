@@ -18,6 +18,7 @@ from tests.client.compacting_runs import (
     events_of,
     kinds,
     reported,
+    said,
     talk,
 )
 from tests.client.scripted import CHARACTERS, SCOPE, Scripted, state_of
@@ -43,7 +44,8 @@ OVER = 20
 
 
 def options(**given: Any) -> dict[str, Any]:
-    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Window(**({"summariser": "writing"} | given))}
+    chosen: dict[str, Any] = {"summariser": "writing"} | given
+    return {"scope": SCOPE, "estimator": CHARACTERS, "compaction": Window(**chosen)}
 
 
 @asynccontextmanager
@@ -54,8 +56,22 @@ async def held(*sources: Scripted, **given: Any) -> AsyncGenerator[tuple[context
         yield bus, await bus.run("r", sources=[s.id for s in sources], **options(**given))
 
 
-def texts(messages: History) -> list[str]:
-    return ["".join(p.text for p in m.content if isinstance(p, Text)) for m in messages]
+def told_all(told: list[Any]) -> Callable[..., None]:
+    """Keeps what it is told."""
+
+    def keep(*given: object) -> None:
+        told.append(given)
+
+    return keep
+
+
+def answering(answer: Any) -> Callable[..., Any]:
+    """Gives the same whatever it is asked."""
+
+    def give(*_: object) -> Any:
+        return answer
+
+    return give
 
 
 def cost(messages: list[ChatMessage]) -> int:
@@ -101,7 +117,7 @@ async def test_summary_and_suffix_fit_the_kept_share_and_the_suffix_is_as_long_a
         kept = talk(OVER - 8)[completed.source_count :]
         room = 400 - 100  # the share less the output's reserve; a half of it is for the summary
         assert cost(kept) <= room - room // 2 < cost(talk(OVER - 8)[completed.source_count - 1 :])
-        assert list(contents(step)[1:]) == texts(tuple(kept))
+        assert contents(step)[1:] == said(kept)
 
 
 @pytest.mark.rule("P.J.1", "C.J.5", "P.J.6")
@@ -147,7 +163,7 @@ async def test_above_the_window_by_the_providers_count_all_but_the_last_message_
         assert (started.trigger_index, started.target_tokens) == (0, 800)
         assert started.tokens_before == 1_200 + cost([assistant("Done.")]) + 100
         assert completed.source_count == 5  # the user's last message is sent again
-        assert list(contents(step)[1:]) == ["And now?", "Done."]
+        assert contents(step)[1:] == ["And now?", "Done."]
         await run.after_model_call(contextbus.Report(status="failed"))
         run.append(user("More."))
         await run.before_model_call(model=SMALL)  # the value died with the prefix that it was measured on
@@ -190,7 +206,7 @@ async def test_three_compiles_in_a_row_send_the_compacted_history_and_pay_for_on
             ChatMessage(role="tool", content=(ToolResult("c1", (Text("found"),)),)),
         ]
         run.append(*history)
-        sent = []
+        sent: list[list[str]] = []
         for _ in range(3):
             sent.append(contents(await run.before_model_call(model=SMALL)))
             await run.after_model_call(contextbus.Report(status="failed"))
@@ -219,15 +235,15 @@ async def test_the_host_is_asked_first_and_what_it_gives_is_kept_and_counted_aga
     async with bus_writing(writer := Writing()) as bus:
         told: list[Any] = []
         hook: Callable[..., Any] = later if is_async else shorten
-        run = await bus.run("r", **options(on_budget_exceeded=hook, on_compress=lambda *a: told.append(a)))
+        run = await bus.run("r", **options(on_budget_exceeded=hook, on_compress=told_all(told)))
         run.append(*talk(OVER))
         step = await run.before_model_call(model=SMALL, overhead_tokens=5)
         ((history, info),) = asked
         assert list(history) == talk(OVER)
         total = cost(talk(OVER))
         assert info == BudgetInfo(current_tokens=total + 105, limit=1_000, envelope_tokens=105, history_tokens=total)
-        mine = texts((talk(OVER)[0], user("(much was said)"), *talk(OVER)[-3:]))
-        assert list(contents(step)) == mine
+        mine = said((talk(OVER)[0], user("(much was said)"), *talk(OVER)[-3:]))
+        assert contents(step) == mine
         completed = (await events_of(bus, run))[-1]
         assert isinstance(completed, CompactionCompleted)
         assert (completed.host, completed.archive, completed.source_count) == (True, None, 38)
@@ -238,7 +254,7 @@ async def test_the_host_is_asked_first_and_what_it_gives_is_kept_and_counted_aga
         await run.after_model_call(DONE)
         again = await bus.run("r", **options(on_budget_exceeded=hook))
         again.append(user("More?"))
-        assert list(contents(await again.before_model_call(model=SMALL))) == [*mine, "Done.", "More?"]
+        assert contents(await again.before_model_call(model=SMALL)) == [*mine, "Done.", "More?"]
         assert len(asked) == 1
         assert (await kinds(bus, run)) == ["started", "completed", "restored"]
         assert (await bus.compactions("r"))[0].host
@@ -248,7 +264,10 @@ async def test_the_host_is_asked_first_and_what_it_gives_is_kept_and_counted_aga
 @pytest.mark.rule("P.J.4", "P.J.8")
 @pytest.mark.parametrize("answer", [None, "same"])
 async def test_none_and_the_same_history_go_on(answer: str | None) -> None:
-    async with held(on_budget_exceeded=lambda h, _: None if answer is None else list(h)) as (bus, run):
+    def same(history: History, _: BudgetInfo) -> list[ChatMessage] | None:
+        return None if answer is None else list(history)
+
+    async with held(on_budget_exceeded=same) as (bus, run):
         run.append(*talk(OVER))
         step = await run.before_model_call(model=SMALL)
         completed = (await events_of(bus, run))[-1]
@@ -271,7 +290,7 @@ async def test_what_is_still_too_large_is_compacted_and_the_host_is_not_asked_ag
         step = await run.before_model_call(model=SMALL)
         assert await kinds(bus, run) == ["started", "completed", "started", "completed"]
         assert (len(asked), len(writer.asked)) == (1, 1)
-        assert texts(writer.asked[0].messages)[0].startswith("Ask 1:")
+        assert said(writer.asked[0].messages)[0].startswith("Ask 1:")
         assert "Short." in contents(step)[0]
         assert len({e.evaluation for e in await events_of(bus, run)}) == 2
         host, own = [e for e in await events_of(bus, run) if isinstance(e, CompactionCompleted)]
@@ -295,23 +314,23 @@ async def test_blocks_stay_where_they_stand_also_that_of_the_step_itself() -> No
         rag.answer = [contextbus.candidate("1", "Rollbacks use tags.", 0.9)]
         run.append(*talk(OVER))
         step = await run.before_model_call(model=SMALL, refresh=True)
-        assert all("CI" not in text for text in texts(seen[0]))
-        said = contents(step)
-        assert ("Deploys need CI." in said[1], said[0], said[2:4]) == (True, "First?", ["Done.", "2"])
-        assert "Rollbacks use tags." in said[-1]
+        assert all("CI" not in text for text in said(seen[0]))
+        shown = contents(step)
+        assert ("Deploys need CI." in shown[1], shown[0], shown[2:4]) == (True, "First?", ["Done.", "2"])
+        assert "Rollbacks use tags." in shown[-1]
         await run.after_model_call(DONE)
         state = await state_of(bus, run)
         assert [block.position for block in state.blocks] == [1, 43]
         run.append(user("Next?"))
         after = contents(await run.before_model_call(model=SMALL))
-        assert list(after) == [*said, "Done.", "Next?"]
+        assert list(after) == [*shown, "Done.", "Next?"]
         assert (await bus.verify("r")).is_clean
 
 
 @pytest.mark.rule("P.J.8", "D.W.4")
 @pytest.mark.parametrize("answer", [[], "text", 5, [5], [{"role": "nobody"}]])
 async def test_what_is_no_history_is_refused(answer: Any) -> None:
-    async with held(on_budget_exceeded=lambda *_: answer) as (bus, run):
+    async with held(on_budget_exceeded=answering(answer)) as (bus, run):
         run.append(*talk(OVER))
         with pytest.raises(HookFailedError) as raised:
             await run.before_model_call(model=SMALL)
@@ -359,7 +378,7 @@ async def test_a_summariser_that_fails_leaves_the_history_and_the_step_goes_on_w
         run = await bus.run("r", on_warning=lambda w: warned.append(w.code), **window)
         run.append(*talk(OVER - 8))
         step = await run.before_model_call(model=SMALL)
-        assert list(contents(step)) == texts(tuple(talk(OVER - 8)))
+        assert contents(step) == said(talk(OVER - 8))
         assert (warned, len(writer.asked)) == (["compaction-failed"], 1)
 
 
@@ -371,7 +390,10 @@ async def test_a_host_that_counts_counts_its_own_history_too() -> None:
         counted.append(messages)
         return 100 * len(messages)
 
-    async with held(count_tokens=count, on_budget_exceeded=lambda h, _: h[-2:]) as (bus, run):
+    def last(history: History, _: BudgetInfo) -> History:
+        return history[-2:]
+
+    async with held(count_tokens=count, on_budget_exceeded=last) as (bus, run):
         run.append(*talk(5))
         await run.before_model_call(model=SMALL)
         completed = (await events_of(bus, run))[-1]
@@ -397,6 +419,6 @@ async def test_on_a_server_what_was_compacted_is_there_after_a_restart(tmp_path:
     async with opened() as bus:
         run = await bus.run("r", **options())
         run.append(user("And?"))
-        assert list(contents(await run.before_model_call(model=SMALL))) == [*first, "Done.", "And?"]
+        assert contents(await run.before_model_call(model=SMALL)) == [*first, "Done.", "And?"]
         assert [i.status for i in await bus.compactions("r")] == ["completed", "completed", "restored"]
         assert (await bus.verify("r")).is_clean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, cast, get_args
 
 import msgspec
@@ -195,8 +195,8 @@ def check_names(name: str, value: object) -> tuple[str, ...]:
     Raises:
         InvalidTypeError: it is no sequence of texts.
     """
-    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        raise InvalidTypeError(f"{name} must be a sequence of names, not {type(value).__name__}")
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidTypeError(f"{name} must be a sequence of names, not {type(cast('object', value)).__name__}")
     names = tuple(cast("Sequence[object]", value))
     if not all(isinstance(each, str) for each in names):
         raise InvalidTypeError(f"{name} holds names of tools only")

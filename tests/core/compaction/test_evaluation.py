@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +53,8 @@ MEASURED = Measured(count=2, model=("openai", "gpt-test"), tools=None, settings=
 
 
 def options(compaction: CompactionOptions | None, **changed: object) -> StepOptions:
-    return StepOptions(**({"scope": Scope(), "model": MODEL, "compaction": compaction} | changed))  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {"scope": Scope(), "model": MODEL, "compaction": compaction} | changed
+    return StepOptions(**chosen)
 
 
 def triggered(*triggers: Trigger) -> StepOptions:
@@ -77,7 +80,8 @@ def seen(tokens: int = 0, messages: int = 0, *, measured: int | None = None, res
 
 
 def estimated(state: RunState, of: StepOptions, **given: object) -> RequestEstimate:
-    return estimate_request(state, of, **({"now": 0, "working_memory": None, "estimator": ESTIMATOR} | given))  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {"now": 0, "working_memory": None, "estimator": ESTIMATOR} | given
+    return estimate_request(state, of, **chosen)
 
 
 @pytest.mark.rule("C.H.2", "C.H.3")

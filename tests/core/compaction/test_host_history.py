@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.client.scripted import text_in
 
 from contextbus.core.checkpoints import first_change
 from contextbus.core.compaction.host_history import replace_history
@@ -50,8 +51,8 @@ def messages(texts: str) -> list[ChatMessage]:
 def replaced(texts: str, given_: str, **more: object) -> tuple[int, list[tuple[str, int | None]]]:
     """How many source messages are replaced, and by what."""
     found = replace_history(request_of(texts, **more), messages(given_), ESTIMATOR)  # type: ignore[arg-type]
-    said = [m.content[0].text for m in found.messages]  # type: ignore[union-attr]
-    return found.source_count, [(text, fact.source) for text, fact in zip(said, found.facts, strict=True)]
+    texts_of = [text_in(message) for message in found.messages]
+    return found.source_count, [(text, fact.source) for text, fact in zip(texts_of, found.facts, strict=True)]
 
 
 @pytest.mark.rule("P.J.8", "D.W.3", "C.L.2")
