@@ -9,7 +9,7 @@ from typing import Any
 from tests.client.scripted import sent
 
 import contextbus.client as contextbus
-from contextbus.client.compaction import CompactionEvent
+from contextbus.client.compaction_options import CompactionEvent
 from contextbus.summarisers.interface import Summary, SummaryRequest
 from contextbus_protocol.chat import ChatMessage, Text, assistant, user
 from contextbus_protocol.events import StepFailed

@@ -23,7 +23,7 @@ from tests.client.scripted import CHARACTERS, SCOPE, state_of
 
 import contextbus.client as contextbus
 from contextbus.client import Compaction, Window, messages_exceed
-from contextbus.client.compaction import CompactionEvent
+from contextbus.client.compaction_options import CompactionEvent
 from contextbus.client.triggers import TriggerFunction
 from contextbus.summarisers.interface import Summary, SummaryRequest
 from contextbus_protocol.chat import assistant, user

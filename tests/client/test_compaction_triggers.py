@@ -24,7 +24,7 @@ from tests.client.scripted import CHARACTERS, SCOPE, Scripted, sent
 
 import contextbus.client as contextbus
 from contextbus.client import Compaction, CompactionSnapshot, messages_exceed, tokens_exceed
-from contextbus.client.compaction import CompactionEvent
+from contextbus.client.compaction_options import CompactionEvent
 from contextbus.sources.interface import check_source
 from contextbus_protocol.chat import user
 from contextbus_protocol.errors import CallbackTimeoutError, HookFailedError

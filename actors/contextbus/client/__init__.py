@@ -21,8 +21,8 @@ asyncio.run(main())
 
 from __future__ import annotations
 
-from contextbus.client.compaction import Compaction
 from contextbus.client.compaction_log import CompactionInfo
+from contextbus.client.compaction_options import Compaction
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus

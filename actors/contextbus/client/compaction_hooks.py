@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from contextbus.client.callbacks import Answerer, settle_value
-from contextbus.client.compaction import CompactionSetup
+from contextbus.client.compaction_options import CompactionSetup
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.request_view import RequestView
 from contextbus.client.triggers import CompactionSnapshot, DataTrigger

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from contextbus.client.compaction import CompactionEvent, CompactionSetup
+from contextbus.client.compaction_options import CompactionEvent, CompactionSetup
 from contextbus.client.reading import read_blobs, read_part
 from contextbus.core.compaction.composition import read_summary
 from contextbus.core.compaction.evaluation import evaluation_id

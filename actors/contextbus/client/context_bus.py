@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from contextbus.client.archive import read_archive
-from contextbus.client.compaction import Compaction
 from contextbus.client.compaction_log import CompactionInfo, list_compactions
+from contextbus.client.compaction_options import Compaction
 from contextbus.client.memories import Memories
 from contextbus.client.reading import read_blobs, read_log
 from contextbus.client.run import Run

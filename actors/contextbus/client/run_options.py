@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 
 from contextbus.client.callbacks import Answerer
-from contextbus.client.compaction import Compaction, CompactionSetup
 from contextbus.client.compaction_hooks import CompactionHooks
+from contextbus.client.compaction_options import Compaction, CompactionSetup
 from contextbus.client.step_hooks import PrepareStep, RewriteQuery
 from contextbus.client.window import Window
 from contextbus.core.budget import merge_budget, merge_refresh

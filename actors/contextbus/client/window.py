@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from contextbus.client.compaction import (
+from contextbus.client.compaction_options import (
     CompactionSetup,
     CountTokens,
     Media,
