@@ -57,6 +57,17 @@ async def test_tools_and_schema_are_part_of_before_and_after_and_the_target_is_t
         assert completed.tokens.after == step.manifest.budget.used_tokens
 
 
+@pytest.mark.rule("C.J.8", "P.J.6")
+async def test_the_output_is_reserved_by_the_caller_unless_it_is_a_window() -> None:
+    async with bus_writing(Writing()) as bus:
+        run = await bus.run("r", **options(messages_exceed(3)))
+        run.append(*talk(4))
+        await run.before_model_call(model=SMALL)
+        started = (await events_of(bus, run))[0]
+        assert isinstance(started, CompactionStarted)
+        assert started.envelope_tokens == 0
+
+
 @pytest.mark.rule("C.J.5", "C.O.4", "C.K.4")
 @pytest.mark.parametrize(("overhead", "fails"), [(599, False), (600, True), (5_000, True)])
 async def test_an_envelope_that_leaves_no_room_under_the_target_fails_the_step(overhead: int, *, fails: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,3 +214,29 @@ async def test_prepare_step_sees_the_compacted_history() -> None:
         step = await run.before_model_call(model=SMALL)
         assert said(seen[-1].messages) == contents(step)
         assert "summary" in contents(step)[0]
+
+
+@pytest.mark.broker
+@pytest.mark.rule("C.H.10", "D.W.4", "C.M.11", "C.K.3")
+async def test_on_a_server_trigger_and_counter_are_asked_in_the_clients_process(tmp_path: Path) -> None:
+    seen: list[CompactionSnapshot] = []
+
+    def look(snapshot: CompactionSnapshot) -> bool:
+        seen.append(snapshot)
+        return len(snapshot.messages) == 7 and len(seen) == 1
+
+    def count(messages: tuple[object, ...]) -> int:
+        return 50 * len(messages)
+
+    given = options(look, count_tokens=count)
+    async with contextbus.open(data=tmp_path, memory=False, durability="interval", summarisers=[Writing()]) as bus:
+        run = await bus.run("r", **given)
+        run.append(*talk(3))
+        step = await run.before_model_call(model=SMALL)
+        assert (len(seen[0].messages), seen[0].tokens) == (7, 350)
+        assert await kinds(bus, run) == ["started", "completed"]
+        await run.after_model_call(DONE)
+        again = await bus.run("r", **given)
+        again.append(user("More?"))
+        assert contents(await again.before_model_call(model=SMALL)) == [*contents(step), "Done.", "More?"]
+        assert (await bus.verify("r")).is_clean

@@ -34,6 +34,7 @@ from contextbus_protocol.errors import (
     ContextBudgetExceededError,
     HookFailedError,
     InvalidTypeError,
+    RequestOverheadError,
 )
 from contextbus_protocol.events import CompactionCompleted, CompactionFailed, CompactionStarted, StepCompiled
 from contextbus_protocol.values import Model
@@ -127,9 +128,9 @@ async def test_b23_an_overhead_that_alone_is_too_large_is_told_by_name_and_asks_
         model = Model("openai", "gpt-test", 32_768, 4_096)
         for number in range(3):
             run.append(user(f"Hi {number}."))
-            with pytest.raises(ContextBudgetExceededError) as raised:
+            with pytest.raises(RequestOverheadError) as raised:
                 await run.before_model_call(model=model, overhead_tokens=29_000)
-            assert raised.value.data.origin_code == "request-overhead"
+            assert raised.value.code == "request_overhead"
         failed = [e for e in await events_of(bus, run) if isinstance(e, CompactionFailed)]
         assert {(e.phase, e.reason) for e in failed} == {("compact", "request-overhead")}
         assert writer.asked == []

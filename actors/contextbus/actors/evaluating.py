@@ -268,7 +268,10 @@ def check_compacted(fold: RunState, flight: Flight) -> None:
     ended, prepared, options = flight.compacted, flight.prepared, options_of(fold, flight)
     if ended is None or ended.status != "failed" or options is None or options.compaction is None:
         return
-    reduction = ended.phase in ("compact", "evaluate") and ended.reason is not None
+    if isinstance(flight.command, OverflowStep) and ended.reason == "no-safe-boundary":
+        return  # there is nothing to compact: the smaller limit decides what the step leaves out (D.I.5)
+    # an envelope above the target fails the step whatever the run says of reductions (C.J.5)
+    reduction = ended.reason == "paused" or (ended.phase == "compact" and ended.reason != "request-overhead")
     if options.compaction.on_failure != "continue" or not reduction:
         raise error_of(ended.code or "internal", ended.message, ended.data)
     if prepared is not None and prepared.plan.used_tokens > prepared.plan.input_tokens:

@@ -195,8 +195,9 @@ def check_names(name: str, value: object) -> tuple[str, ...]:
     Raises:
         InvalidTypeError: it is no sequence of texts.
     """
+    kind = type(value).__name__
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InvalidTypeError(f"{name} must be a sequence of names, not {type(cast('object', value)).__name__}")
+        raise InvalidTypeError(f"{name} must be a sequence of names, not {kind}")
     names = tuple(cast("Sequence[object]", value))
     if not all(isinstance(each, str) for each in names):
         raise InvalidTypeError(f"{name} holds names of tools only")

@@ -185,6 +185,21 @@ def test_other_settings_end_baseline_and_cache_evidence(changed: dict[str, objec
     assert (other.tokens, other.measured, other.cache_age_ms, other.cache_retention_ms) == (30, None, None, None)
 
 
+@pytest.mark.rule("C.M.10", "C.L.8")
+def test_a_damaged_baseline_is_as_if_it_were_not_there_and_harms_nothing_else() -> None:
+    def stored(tokens: int | None, at: int | None) -> RequestEstimate:
+        measured = Measured(
+            count=2, model=MEASURED.model, tools=None, settings=None, input_tokens=tokens, cached_at=at, retention_ms=9
+        )
+        return estimated(run_of(10, 20, measured=measured), options(None), now=15)
+
+    for tokens in (-1, 2**53, None):
+        estimate = stored(tokens, 5)
+        assert (estimate.tokens, estimate.measured, estimate.cache_age_ms) == (30, None, 10)
+    estimate = stored(500, -5)
+    assert (estimate.measured, estimate.cache_age_ms, estimate.cache_retention_ms) == (500, None, None)
+
+
 @pytest.mark.rule("C.M.3")
 def test_a_larger_window_of_the_same_model_keeps_the_baseline() -> None:
     larger = options(None, model=Model("openai", "gpt-test", 2_000, 50))
