@@ -150,3 +150,23 @@ def test_the_doctor_says_why_a_server_is_not_reached(command: Command) -> None:
     (server,) = [c for c in said["checks"] if c["name"] == "server"]
     assert server["status"] == "missing"
     assert "127.0.0.1:1" in server["fix"]
+
+
+@pytest.mark.broker
+@pytest.mark.rule("C.O.13", "C.O.9")
+def test_replay_shows_compactions_and_calls_their_counts_estimates(command: Command) -> None:
+    async def compact() -> None:
+        given = client.Compaction(triggers=[client.messages_exceed(3)], target_tokens=900)
+        model = client.Model("openai", "gpt-test", 4_000, 100)
+        async with client.open(data=command.data, memory=False, durability="interval") as bus:
+            run = await bus.run("r1", scope=client.Scope(user_id="ada"), compaction=given)
+            said = [client.user("Please deploy at noon. " * 20), client.assistant("It runs at noon. " * 20)]
+            run.append(*said, *said, client.user("And now?"))
+            await run.before_model_call(model=model)
+
+    anyio.run(compact)
+    table = command("replay", "r1").stdout
+    assert "estimated tokens of the request: " in table
+    (shown,) = command.json("replay", "r1")["compactions"]
+    assert (shown["status"], shown["scope"]) == ("completed", "request")
+    assert shown["estimated_after"] < shown["estimated_before"]

@@ -11,7 +11,7 @@ from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with, state_of
 
 import contextbus.client as contextbus
 from contextbus.client import PreparedStep, StepContext
-from contextbus.client.callbacks import PrepareStep
+from contextbus.client.step_hooks import PrepareStep
 from contextbus_protocol import codec
 from contextbus_protocol.chat import user
 from contextbus_protocol.errors import CallbackTimeoutError, ContextBusError, HookFailedError, InvalidTypeError

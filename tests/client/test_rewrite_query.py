@@ -11,6 +11,8 @@ from tests.client.scripted import MODEL, SCOPE, Scripted, bus_with
 import contextbus.client as contextbus
 from contextbus.client import PreparedStep, StepContext
 from contextbus.client.callbacks import Callbacks
+from contextbus.client.request_view import RequestView
+from contextbus.client.step_hooks import StepHooks
 from contextbus.core.history import SourceHistory
 from contextbus_protocol import blobs
 from contextbus_protocol.callbacks import AskCallback
@@ -95,11 +97,14 @@ async def test_the_messages_are_read_only_when_a_function_is_asked() -> None:
         return query
 
     async with bus_with() as bus:
-        context = StepContext(run="r", step=0, messages=(), model=MODEL)
-        callbacks = Callbacks(bus.host, None, rewrite, context)
+
+        async def read_view(_: object) -> RequestView:
+            return RequestView(counting)
+
+        hooks = StepHooks(model=MODEL, rewrite_query=rewrite)
+        callbacks = Callbacks(bus.host, "r", hooks.answerers(), read_view)
         history = Counting().append([user("How?")], [0])
         counting = Counting(**{name: getattr(history, name) for name in SourceHistory.__struct_fields__})
-        callbacks.see(counting)
         assert counting.read == []
         address, _ = bus.host.reply_address()
         question = AskCallback(

@@ -12,6 +12,8 @@ from tests.client.scripted import CHARACTERS, MODEL, SCOPE, Scripted, bus_with, 
 import contextbus.client as contextbus
 from contextbus.client import PreparedStep, StepContext
 from contextbus.client.callbacks import Callbacks
+from contextbus.client.request_view import RequestView
+from contextbus.client.step_hooks import StepHooks
 from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
 from contextbus.sources.interface import check_source
@@ -20,6 +22,11 @@ from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.errors import ContextBudgetExceededError
 from contextbus_protocol.events import StepCompiled, StepFailed
 from contextbus_protocol.values import ContextBudget, EstimatorSpec, Model, SourceResult
+
+
+async def read_nothing(_: object) -> RequestView:
+    return RequestView()
+
 
 CI = contextbus.candidate("0", "Deploys need a green CI run.", 0.9)
 TINY = Model("openai", "gpt-tiny", 60, 20)
@@ -116,8 +123,8 @@ async def test_a_function_is_called_once_however_many_instances_ask() -> None:
         return PreparedStep(overhead_tokens=len(calls))
 
     async with bus_with() as bus:
-        context = StepContext(run="r", step=0, messages=(), model=MODEL)
-        callbacks = Callbacks(bus.host, prepare, None, context)
+        hooks = StepHooks(model=MODEL, prepare_step=prepare)
+        callbacks = Callbacks(bus.host, "r", hooks.answerers(), read_nothing)
         answers: list[CallbackAnswered] = []
         for tokens in (("t1", "t2"), ("t3",)):
             waiting: list[asyncio.Future[Any]] = []

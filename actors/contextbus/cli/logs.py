@@ -16,7 +16,8 @@ from contextbus.cli import inputs, options
 from contextbus.cli.failures import FAILED, OK, NoServerError, UsageFault
 from contextbus.cli.output import called, note, print_json, show_progress, stdout
 from contextbus.cli.running import run
-from contextbus.client import ContextBus
+from contextbus.client import CompactionInfo, ContextBus
+from contextbus.client.compaction_log import list_compactions
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory, replay_states
@@ -113,6 +114,7 @@ def replay(
             log = await read_log(bus, name)
         states = replay_states(log)
         memories = replay_memory(log)
+        compactions = list_compactions(log)
         shown = [(c, s) for c, s in states if not steps or _step_of(c) is not None]
         if as_json:
             last = shown[-1:] if state else shown
@@ -121,6 +123,7 @@ def replay(
                     "run": name,
                     "commits": [_commit_fields(c, s) for c, s in last],
                     "workingMemory": [_memory_fields(c, s) for c, s in memories],
+                    "compactions": [inputs.as_fields(each) for each in compactions],
                 }
             )
             return
@@ -141,6 +144,8 @@ def replay(
             revision = "" if memory.snapshot is None else f", revision {memory.snapshot.revision}"
             line = f"working memory: sequence {logged.sequence}, {', '.join(_events(logged))}{revision}"
             stdout().print(Text(line), soft_wrap=True)
+        for each in compactions:
+            stdout().print(Text(describe_compaction(each)), soft_wrap=True)
         if state and shown:
             stdout().print_json(data=inputs.as_fields(shown[-1][1]))
 
@@ -245,6 +250,23 @@ def _commit_fields(logged: LoggedCommit, state: RunState) -> dict[str, object]:
         "history": state.history.count,
         "state": inputs.as_fields(state),
     }
+
+
+def describe_compaction(info: CompactionInfo) -> str:
+    """One line for an evaluation; every count of tokens is called an estimate (C.O.13)."""
+    words = [f"compaction {info.evaluation[-8:]}: {info.status}"]
+    if info.step is not None:
+        words.append(f"before step {info.step}")
+    if info.reason is not None:
+        words.append(f"{info.phase}: {info.reason}")
+    if info.estimated_before is not None:
+        of = "of the request" if info.scope == "request" else "of the messages"
+        after = "" if info.estimated_after is None else f" to {info.estimated_after}"
+        words.append(f"estimated tokens {of}: {info.estimated_before}{after}, target {info.target_tokens}")
+    if info.source_messages is not None:
+        words.append(f"{info.source_messages} source messages are {info.replacement_messages} now")
+    words += [word for word, said in (("by the host", info.host), ("dropped", info.dropped)) if said]
+    return ", ".join(words)
 
 
 def _memory_fields(logged: LoggedCommit, state: MemoryState) -> dict[str, object]:

@@ -21,18 +21,22 @@ asyncio.run(main())
 
 from __future__ import annotations
 
-from contextbus.client.callbacks import PreparedStep, StepContext
 from contextbus.client.compaction.compact import compact
 from contextbus.client.compaction.counting import estimate_tokens
 from contextbus.client.compaction.planning import CompactionPlan, apply_summary, plan_compaction
 from contextbus.client.compaction.results import CannotFit, Compacted
+from contextbus.client.compaction_log import CompactionInfo
+from contextbus.client.compaction_options import Compaction
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.compiler import Compiler
 from contextbus.client.context_bus import ContextBus
 from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
 from contextbus.client.report import Report
 from contextbus.client.run import Run
+from contextbus.client.step_hooks import PreparedStep, StepContext
 from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
+from contextbus.client.triggers import CompactionSnapshot, cache_likely_cold, messages_exceed, tokens_exceed
+from contextbus.client.window import Window
 from contextbus.client.working_memory_tools import SnapshotHandle, working_memory_tools
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
 from contextbus.core.compile import compile_context
@@ -75,7 +79,10 @@ __all__ = [
     "CannotFit",
     "ChatMessage",
     "Compacted",
+    "Compaction",
+    "CompactionInfo",
     "CompactionPlan",
+    "CompactionSnapshot",
     "CompiledStep",
     "Compiler",
     "ContextBudget",
@@ -104,11 +111,13 @@ __all__ = [
     "TokenEstimator",
     "ToolResult",
     "Usage",
+    "Window",
     "answer_load_skill",
     "anthropic_summariser",
     "apply_summary",
     "apply_working_memory_patch",
     "assistant",
+    "cache_likely_cold",
     "candidate",
     "compact",
     "compile_context",
@@ -121,6 +130,7 @@ __all__ = [
     "load_skill_tool",
     "make_estimator",
     "merge_budget",
+    "messages_exceed",
     "open",
     "openai_summariser",
     "otel_observer",
@@ -128,6 +138,7 @@ __all__ = [
     "source",
     "summariser",
     "system",
+    "tokens_exceed",
     "user",
     "working_memory_tools",
 ]

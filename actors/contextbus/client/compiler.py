@@ -15,11 +15,11 @@ from typing import Any, cast
 import anyio
 import msgspec
 
-from contextbus.client.callbacks import RewriteQuery, StepContext
 from contextbus.client.compiled import Tools
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.sending import DEFAULT_SECONDS
 from contextbus.client.source_queries import Account, CompilerSources
+from contextbus.client.step_hooks import RewriteQuery, StepContext
 from contextbus.client.token_estimator import TokenEstimator
 from contextbus.core.answers import merge_answers, read_answer
 from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget, require_count

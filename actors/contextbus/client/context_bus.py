@@ -8,11 +8,15 @@ from typing import Final
 
 import msgspec
 
-from contextbus.client.callbacks import PrepareStep, RewriteQuery
+from contextbus.client.archive import read_archive
+from contextbus.client.compaction_log import CompactionInfo, list_compactions
+from contextbus.client.compaction_options import Compaction
 from contextbus.client.memories import Memories
 from contextbus.client.reading import read_blobs, read_log
 from contextbus.client.run import Run
 from contextbus.client.run_options import read_options
+from contextbus.client.step_hooks import PrepareStep, RewriteQuery
+from contextbus.client.window import Window
 from contextbus.core.observer import Observer
 from contextbus.core.scope import require_scope, require_within
 from contextbus.replay.run_log import RunLog
@@ -25,10 +29,10 @@ from contextbus.sources.interface import Source, scope_read
 from contextbus.sources.skill_files import Skill
 from contextbus.sources.skills import SkillsSource
 from contextbus_protocol import subjects
+from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
 from contextbus_protocol.events import CompactionCompleted, MessagesAppended, PackageRedacted, StepCompiled
 from contextbus_protocol.values import (
-    CompactionOptions,
     ContextBudget,
     EstimatorSpec,
     ModelPrefix,
@@ -88,6 +92,7 @@ class ContextBus:
         self._journal = journal
         self._local = {s.id: s for s in local}
         self._failures: dict[tuple[str, str], BaseException] = {}
+        self._over: dict[tuple[str, str], None] = {}
 
     async def run(
         self,
@@ -99,7 +104,7 @@ class ContextBus:
         refresh: RefreshOptions | Mapping[str, object] | None = None,
         estimator: EstimatorSpec | None = None,
         parent: Run | None = None,
-        compaction: CompactionOptions | None = None,
+        compaction: Compaction | Window | None = None,
         bound_models: Sequence[ModelPrefix] = (),
         prepare_step: PrepareStep | None = None,
         rewrite_query: RewriteQuery | None = None,
@@ -117,7 +122,8 @@ class ContextBus:
             estimator: what counts tokens; with ``calibrate`` it learns from reported usage (D.M.11).
             parent: the run that this one is started from: its scope lies within the parent's, its working memory is its
                 own (D.K.5).
-            compaction: when and how its history is compacted, if it is (C.I.1).
+            compaction: when and how its history is compacted, if it is (C.I.1); a ``Window`` keeps it inside the
+                model's window (P.J).
             bound_models: further models that bind their thinking to the prefix (D.F.12).
             prepare_step: is asked before each step and may change messages, model, tools and overhead (D.R.2).
             rewrite_query: makes the query that sources are asked of the step's own (D.A.9).
@@ -244,7 +250,40 @@ class ContextBus:
         log = await self.log(run)
         return verify_run(log, (await self.blobs(log)).get)
 
+    async def compactions(self, run: str) -> tuple[CompactionInfo, ...]:
+        """The evaluations of a run that came to something, oldest first (C.O.9, C.O.13).
+
+        One whose end is not in the log is ``interrupted`` once its step is over: the log went on with another, or this
+        process sent its command and no longer waits (C.O.11).
+
+        Raises:
+            DeadlineExceededError: the log does not answer.
+        """
+        over = tuple(command for name, command in self._over if name == run)
+        return list_compactions(await self.log(run), over)
+
+    async def resolve(self, uri: str, *, run: str) -> tuple[ChatMessage, ...]:
+        """The messages that a compaction of a run replaced, by the address at the end of its summary (C.X.8).
+
+        Args:
+            uri: ``context://archive/`` and 64 hex digits.
+            run: the run that was compacted.
+
+        Raises:
+            InvalidRequestError: it is no such address.
+            NotFoundError: the run has no such span, or a forget took it.
+            DeadlineExceededError: log or store do not answer.
+        """
+        return await read_archive(self.driver, run, uri)
+
     # -- failures of this process's own sources
+
+    def note_over(self, run: str, command: str) -> None:
+        """Keep that a step of this process is over, however it ended (C.O.11)."""
+        self._over.pop((run, command), None)
+        self._over[run, command] = None
+        while len(self._over) > REMEMBERED_FAILURES:
+            self._over.pop(next(iter(self._over)))
 
     def note_failure(self, run: str, origin: str, error: BaseException) -> None:
         """Keep what a source or summariser of this process raised: the caller gets it as the cause (D.W.2)."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 
-import msgspec
-
-from contextbus.client.callbacks import Callbacks, StepContext
+from contextbus.client.callbacks import Callbacks
+from contextbus.client.compaction_log import CompactionTeller
 from contextbus.client.compiled import CompiledStep, Tools
 from contextbus.client.evidence import read_evidence
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.report import Report, read_report
-from contextbus.client.run_history import RunHistory
 from contextbus.client.run_options import OpenBus, RunOptions
-from contextbus.client.sending import DEFAULT_SECONDS, OpenCommands, Sender
+from contextbus.client.run_requests import RunRequests
+from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
+from contextbus.client.step_hooks import StepHooks
 from contextbus.client.working_memory import RunWorkingMemory
 from contextbus.client.working_memory_tools import WorkingMemoryTools
 from contextbus.core.budget import require_count
-from contextbus.core.estimate import estimate_overhead, make_estimator
 from contextbus.core.run import find_command
 from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import tools_text
@@ -32,11 +31,10 @@ from contextbus_protocol.commands import (
     OverflowStep,
     Recorded,
     ReportStep,
-    RequestRefresh,
     StepCompiled,
 )
-from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import (
+    ContextBusError,
     HookFailedError,
     InvalidRequestError,
     InvalidTypeError,
@@ -44,27 +42,25 @@ from contextbus_protocol.errors import (
     SummariserFailedError,
 )
 from contextbus_protocol.package import ContextWarning, Package
-from contextbus_protocol.values import Model, StepOptions
+from contextbus_protocol.values import Model
 
 _clock = SystemClock()
 
 
-class Run:
+class Run(RunRequests):
     """One run; made by ``ContextBus.run``.  ``working_memory`` creates, patches and reads its working memory.
 
     Calls of one run are made one after the other; several clients may hold the same run.
     """
 
     def __init__(self, bus: OpenBus, run: str, options: RunOptions) -> None:
-        self.id = run
+        super().__init__(bus.driver, run, Sender(bus.host, bus.tenant, run))
         self.scope = options.scope
         self.sources = options.sources
         self._bus = bus
         self._options = options
-        self._sender = Sender(bus.host, bus.tenant, run)
         self.working_memory = RunWorkingMemory(self._sender)
-        self._history = RunHistory(bus.driver, self._sender, run)
-        self._commands = OpenCommands()
+        self._teller = CompactionTeller(bus.driver, run, options.compaction)
         self._open: CompiledStep | None = None
         self._reported: int | None = None  # the step whose report was not acknowledged yet
         self._compiled: CompiledStep | None = None  # the last one, which an overflow may have compiled again
@@ -86,7 +82,10 @@ class Run:
             DeadlineExceededError: log or store do not answer.
             NotFoundError: messages of the run are no longer stored.
         """
+        first = not self.state.sequence
         await self._history.load(at_least)
+        if first:
+            self._teller.sequence = self.state.sequence
 
     def append(self, *messages: GivenMessage) -> None:
         """Add source messages to the history: user input, tool results, answers.
@@ -107,6 +106,7 @@ class Run:
         overhead_tokens: int | None = None,
         tools: Tools = None,
         output_schema: Mapping[str, object] | None = None,
+        settings: Mapping[str, object] | None = None,
         refresh: bool = False,
         estimator_kind: str | None = None,
         seconds: float = DEFAULT_SECONDS,
@@ -122,6 +122,8 @@ class Run:
                 ``output_schema`` when not given (D.M.15).
             tools: the tool definitions of the call.
             output_schema: the JSON Schema of the answer.
+            settings: what else the request is sent with, such as provider options, tool choice, active tools: a
+                measured count holds only as long as they are the same (C.M.3).
             refresh: ask the sources again with this step (D.G.5).
             estimator_kind: a label for the manifest (D.M.16).
             seconds: how long an attempt may take.
@@ -130,7 +132,9 @@ class Run:
         Raises:
             ContextBudgetExceededError: mandatory content does not fit (D.B.15).
             SourceFailedError: a required source failed; the source's own exception is its cause in one process.
-            HookFailedError: ``prepare_step`` or ``rewrite_query`` failed; what it raised is the cause (D.W.4).
+            SummariserFailedError: no summary came that can be used, and the run stops for that (C.K.4).
+            RequestOverheadError: what is sent beside the messages leaves no room under the target (C.J.5).
+            HookFailedError: a function of the host failed; what it raised is the cause (D.W.4).
             CallbackTimeoutError: it gave nothing within four fifths of ``seconds``.
             StaleStepError: the run already has this step or a later one.
             ScopeConflictError: the scope lies outside the run's pinned one.
@@ -140,25 +144,27 @@ class Run:
         """
         given = None if messages is None else read_given(messages)
         definitions = tools_text(tools)
-        count = None if overhead_tokens is not None else partial(self._count_overhead, output_schema)
+        counter = partial(self._options.count_overhead, self._bus.tokenizers, output_schema)
+        count = None if overhead_tokens is not None else counter
         if overhead_tokens is None:
-            overhead_tokens = self._count_overhead(output_schema, definitions, model.provider)
-        options = StepOptions(
-            scope=self.scope,
-            model=model,
-            overhead_tokens=overhead_tokens,
-            sources=self.sources,
-            budget=self._options.budget,
-            refresh=self._options.refresh,
-            estimator=self._options.estimator,
+            overhead_tokens = counter(definitions, model.provider)
+        options = self._options.step_options(
+            model,
+            overhead_tokens,
+            definitions,
+            output_schema=output_schema,
+            settings=settings,
             estimator_kind=estimator_kind,
-            tools_digest=None if definitions is None else digest_text(definitions),
-            bound_models=self._options.bound_models,
-            compaction=self._options.compaction,
         )
-        context = StepContext(run=self.id, step=0, messages=(), model=model)
-        prepare_step, rewrite_query = self._options.prepare_step, self._options.rewrite_query
-        callbacks = Callbacks(self._bus.host, prepare_step, rewrite_query, context, definitions, count_overhead=count)
+        hooks = StepHooks(
+            model=model,
+            prepare_step=self._options.prepare_step,
+            rewrite_query=self._options.rewrite_query,
+            tools=definitions,
+            count_overhead=count,
+        )
+        callbacks = self._callbacks(hooks)
+        command = command or new_id()
         begin = _clock.elapsed()
         if given is not None:
             self._history.hand_over(given)
@@ -167,9 +173,8 @@ class Run:
         def make() -> CompileStep:
             if given is not None:
                 self._history.hand_over(given)
-            callbacks.see(self._sender.handle.history)
             return CompileStep(
-                **self._sender.head(command, seconds),
+                **self._sender.head(command, seconds + self._options.summary_seconds),
                 step=step,
                 history=self._sender.handle.new_messages(),
                 user_text=self._sender.handle.history.user_text,
@@ -177,17 +182,12 @@ class Run:
                 refresh=refresh,
                 callbacks=callbacks.names,
                 parent=self._options.parent,
+                instructions=self._options.instructions,
+                summary_seconds=self._options.summary_seconds,
             )
 
-        try:
-            answer = await self._sender.race(make, StepCompiled, self.load, callbacks.take)
-        except (SourceFailedError, SummariserFailedError) as exc:
-            cause = self._bus.failure_of(self.id, exc.origin)
-            raise exc from cause
-        except HookFailedError as exc:
-            raise exc from callbacks.error
-        finally:
-            callbacks.close()
+        asked = self._sender.race(make, StepCompiled, self.load, callbacks.take)
+        answer = await self._await_step(asked, command, callbacks)
         compiled = await self._take_step(answer, model, definitions)
         await self._tell(compiled, compiled.warnings, _clock.elapsed() - begin)
         return compiled
@@ -223,10 +223,19 @@ class Run:
         else:
             raise InvalidTypeError("no step was compiled; before_model_call comes before on_overflow")
         asks = ("overflow", self._last_step(), input_tokens)
-        head = self._sender.head(self._commands.id_of(asks, command), seconds)
+        command = self._commands.id_of(asks, command)
+        callbacks = self._callbacks(None)
         begin = _clock.elapsed()
-        again = OverflowStep(**head, step=self._last_step(), input_tokens=input_tokens)
-        answer = await self._sender.ask("selection", again, StepCompiled)
+        again = OverflowStep(
+            **self._sender.head(command, seconds + self._options.summary_seconds),
+            step=self._last_step(),
+            input_tokens=input_tokens,
+            callbacks=callbacks.names,
+            instructions=self._options.instructions,
+            summary_seconds=self._options.summary_seconds,
+        )
+        asked = self._sender.ask("selection", again, StepCompiled, callbacks.take)
+        answer = await self._await_step(asked, command, callbacks)
         compiled = await self._take_step(answer, model, tools)
         codes = map(ContextWarning, compiled.codes)  # of a source that failed the host was told when it was asked
         await self._tell(compiled, codes, _clock.elapsed() - begin)
@@ -322,22 +331,6 @@ class Run:
         last = self.state.last
         return 0 if last is None else last.step
 
-    async def request_refresh(self, *, seconds: float = DEFAULT_SECONDS, command: str | None = None) -> None:
-        """Ask the sources again at the next step (D.G.5).
-
-        Args:
-            seconds: how long an attempt may take.
-            command: the command's id; without it that of the request before, if its answer was lost and no step came.
-
-        Raises:
-            NotFoundError: the run has no step yet.
-            DeadlineExceededError: no answer came; ask again, without a second effect.
-        """
-        head = self._sender.head(self._commands.id_of(("refresh",), command), seconds)
-        answer = await self._sender.ask("selection", RequestRefresh(**head), Recorded)
-        self._commands.close(("refresh",))
-        self._history.acknowledge(answer)
-
     async def flush(self, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Record appended messages now, without a step.
 
@@ -347,6 +340,30 @@ class Run:
             DeadlineExceededError: no answer came; what the log has by then is not recorded again.
         """
         await self._history.flush(self._options, seconds)
+
+    def _callbacks(self, hooks: StepHooks | None) -> Callbacks:
+        """What answers for the host's functions while a step is compiled; its hooks are not run again (D.I.5)."""
+        answerers = self._options.compaction_answerers()
+        if hooks is not None:
+            answerers.update(hooks.answerers())
+        return Callbacks(self._bus.host, self.id, answerers, self._history.view)
+
+    async def _await_step(self, asked: Awaitable[StepCompiled], command: str, callbacks: Callbacks) -> StepCompiled:
+        """A step's answer; what it failed with has the original exception as its cause in one process (D.W.2)."""
+        try:
+            answer = await asked
+        except ContextBusError as exc:
+            await self._teller.tell(command)
+            if isinstance(exc, SourceFailedError | SummariserFailedError):
+                raise exc from self._bus.failure_of(self.id, exc.origin) or callbacks.error
+            if isinstance(exc, HookFailedError):
+                raise exc from callbacks.error
+            raise
+        finally:
+            callbacks.close()
+            self._bus.note_over(self.id, command)
+        await self._teller.tell(command)
+        return answer
 
     async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
         package = decode_json(answer.package, Package)
@@ -376,9 +393,3 @@ class Run:
         if not compiled.stored:
             report_compile(self._bus.observer, compiled.manifest, seconds)
             await tell_warnings(self._options.on_warning, warnings, run=self.id, step=compiled.step)
-
-    def _count_overhead(self, output_schema: Mapping[str, object] | None, tools: str | None, provider: str) -> int:
-        """Tokens of tool definitions as JSON text, output schema and framing (D.M.15)."""
-        estimator = make_estimator(self._options.estimator, self._bus.tokenizers)
-        schemas = () if tools is None else msgspec.json.decode(tools)
-        return estimate_overhead(schemas, output_schema, provider, estimator=estimator)

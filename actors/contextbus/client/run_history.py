@@ -11,12 +11,14 @@ from contextbus.client.compiled import CompiledStep
 from contextbus.client.own_blocks import OwnBlocks
 from contextbus.client.reading import RunContent, read_run
 from contextbus.client.rendered import BlocksInPlace, CheckpointInPlace, RenderedHistory
+from contextbus.client.request_view import RequestView
 from contextbus.client.run_options import RunOptions
 from contextbus.client.sending import Sender, new_id
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import Entry, SourceHistory, digest_message
 from contextbus.core.run_state import RunState
 from contextbus.runtime.drive import JournalDriver
+from contextbus_protocol.callbacks import HistoryState
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commands import AppendMessages, Recorded, StepCompiled
 from contextbus_protocol.errors import NotFoundError
@@ -41,7 +43,7 @@ class RunHistory:
         self._checkpoint: CheckpointInPlace | None = None
         self._rendered = RenderedHistory(sender.handle.history, self._blocks)
         self._own = OwnBlocks()
-        self._open_count = 0
+        self._open_count: int | None = 0
         self._lost = 0
 
     @property
@@ -81,6 +83,46 @@ class RunHistory:
             return
         entries = (Entry(entry.digest, 0, text) for entry, text in zip(state.history, texts, strict=True))
         self._sender.handle = self.handle.rest_on(SourceHistory().extend(entries), state.sequence)
+
+    async def view(self, state: HistoryState | None) -> RequestView:
+        """The request history that a question is about; read from the log where this client is behind.
+
+        What it holds of the run stays as it is: a step that is under way goes on with it.
+
+        Args:
+            state: the history as the actor that asks has it; None for this client's own.
+
+        Raises:
+            DeadlineExceededError: log or store do not answer.
+            NotFoundError: texts of the run are no longer stored.
+        """
+        handle = self.handle
+        blocks, checkpoint = self._standing(handle, self._blocks, self._checkpoint)
+        if state is None:
+            return RequestView(handle.history, blocks, checkpoint)
+        history = self._first(state.count)
+        known = "" if checkpoint is None else checkpoint.blob
+        if (history.chain, blocks.chain, known) == (state.chain, state.blocks, state.checkpoint):
+            return RequestView(history, blocks, checkpoint)
+        content = await read_run(self._driver, self.content, max(state.sequence, handle.seen))
+        if history.chain == state.chain:
+            blocks, checkpoint = self._standing(handle, content.blocks, content.checkpoint)
+        else:  # others added messages, which this client comes to know with its next command
+            texts = tuple(text for text in content.messages if text is not None)
+            if len(texts) < len(content.messages):
+                raise NotFoundError("messages of the run are no longer stored")
+            whole = handle.rebase(texts, content.state.sequence).history
+            history, blocks, checkpoint = whole.keep(min(state.count, whole.count)), content.blocks, content.checkpoint
+        return RequestView(history, blocks, checkpoint)
+
+    def clear(self, answer: Recorded) -> None:
+        """Forget the history: the host began a new topic, and the log has it (P.J.9)."""
+        self._sender.handle = RunHandle(
+            seen=max(answer.sequence, self.handle.seen), seen_memory=self.handle.seen_memory
+        )
+        self._blocks, self._checkpoint, self._open_count, self._lost = BlocksInPlace(), None, None, 0
+        self._own.replace(())
+        self._rendered = RenderedHistory(self.handle.history, self._blocks)
 
     def append(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages behind the history."""
@@ -143,12 +185,20 @@ class RunHistory:
         """Note what the log holds now; blocks behind the part of the history that was kept left with it (D.F.14)."""
         handle = self.handle
         if handle.kept < handle.base_count:
-            self._blocks = self._blocks.keep(handle.kept)
-            if self._checkpoint is not None and handle.kept < self._checkpoint.source_count:
-                self._checkpoint = None  # it does not apply to what the history begins with now (C.L.4)
+            self._blocks, self._checkpoint = self._standing(handle, self._blocks, self._checkpoint)
             summaries = () if self._checkpoint is None else self._checkpoint.own
             self._own.replace((*(digest_message(message) for _, message in self._blocks.items), *summaries))
         self._sender.handle = handle.acknowledge(answer.sequence, answer.count, answer.chain)
+
+    @staticmethod
+    def _standing(
+        handle: RunHandle, blocks: BlocksInPlace, checkpoint: CheckpointInPlace | None
+    ) -> tuple[BlocksInPlace, CheckpointInPlace | None]:
+        """What of blocks and checkpoint stands in the part of the log's history that was kept (D.F.14, C.L.4)."""
+        if handle.kept >= handle.base_count:
+            return blocks, checkpoint
+        applies = checkpoint is not None and handle.kept >= checkpoint.source_count
+        return blocks.keep(handle.kept), checkpoint if applies else None
 
     async def take_step(self, answer: StepCompiled, package: Package) -> RenderedHistory:
         """The history that a compiled step was made for, rendered; its blocks are known from now on.
@@ -182,6 +232,8 @@ class RunHistory:
 
     def place(self, step: CompiledStep) -> None:
         """Take the blocks of the last step into the history: its call succeeded (D.F.13, D.R.4)."""
+        if self._open_count is None:
+            return  # the host began a new topic meanwhile
         placed = {digest_message(message): message for message in step.placed_messages()}
         self._blocks = self._blocks.add(self._open_count, placed)
         self._own.place(placed)

@@ -1,4 +1,4 @@
-"""Telling a host's ``on_warning`` of what it should know; it can do no harm (D.G.26, D.W.4)."""
+"""Telling functions of the host of what came about; they can do no harm (D.G.26, D.W.4)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,21 @@ async def tell_warnings(on_warning: OnWarning | None, warnings: Iterable[Context
     if on_warning is None:
         return
     for warning in warnings:
-        try:
-            told: object = on_warning(warning)
-            if inspect.isawaitable(told):
-                await told
-        except Exception as exc:  # told after the fact: whatever it is, it changes nothing
-            _log.warning("on_warning_failed", error=type(exc).__name__, **facts)
+        await tell("on_warning", on_warning, warning, **facts)
+
+
+async def tell(name: str, function: Callable[..., object], *given: object, **facts: str | int) -> None:
+    """Tell a function of the host something, and wait for an async one; if it raises, that is logged by its type.
+
+    Args:
+        name: the function as its option is called.
+        function: who is told.
+        given: what is told.
+        facts: what the line of a failure says of the occasion: ids and numbers, no content.
+    """
+    try:
+        told = function(*given)
+        if inspect.isawaitable(told):
+            await told
+    except Exception as exc:  # told after the fact: whatever it is, it changes nothing
+        _log.warning(f"{name}_failed", error=type(exc).__name__, **facts)

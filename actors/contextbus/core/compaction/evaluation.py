@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -15,7 +15,7 @@ from contextbus.core.tail import measure_tail
 from contextbus.core.working_memory_items import list_items
 from contextbus_protocol import digests
 from contextbus_protocol.callbacks import BudgetInfo
-from contextbus_protocol.values import CompactionOptions, RetentionPolicy, StepOptions, Trigger
+from contextbus_protocol.values import MAX_SAFE_INTEGER, CompactionOptions, RetentionPolicy, StepOptions, Trigger
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 _FIFTH: Final = 5
@@ -76,13 +76,15 @@ def estimate_request(
     counted = (estimator.tokens(request_eighteenths(state)) if host_tokens is None else host_tokens) + envelope
     baseline = holding(state.measured, options)
     measured = None
-    if host_tokens is None and baseline is not None and baseline.input_tokens is not None:
+    stored = None if baseline is None else baseline.input_tokens
+    if host_tokens is None and baseline is not None and _is_count(stored):
         behind = estimator.tokens(suffix_eighteenths(state, baseline.count))
         old = estimator.tokens(baseline.tail)
-        measured = max(0, baseline.input_tokens - old + tail + behind)
+        measured = max(0, stored - old + tail + behind)
     age = None
-    if baseline is not None and baseline.cached_at is not None and now >= baseline.cached_at:
-        age = now - baseline.cached_at
+    cached_at = None if baseline is None else baseline.cached_at
+    if _is_count(cached_at) and now >= cached_at:
+        age = now - cached_at
     return RequestEstimate(
         tokens=counted if measured is None else measured + reserve,
         counted=counted,
@@ -105,6 +107,11 @@ def evaluation_id(run: str, command: str, sequence: int) -> str:
     """
     digest = digests.digest_text(f"{run}\n{command}\n{sequence}")
     return "compaction-" + digest.removeprefix("sha256:")[:32]
+
+
+def _is_count(value: int | None) -> TypeGuard[int]:
+    """Whether a stored number can be one: a damaged one is as if it were not there (C.M.10)."""
+    return value is not None and 0 <= value <= MAX_SAFE_INTEGER
 
 
 def coming_tail(working_memory: WorkingMemorySnapshot | None, estimator: Estimator) -> int:
