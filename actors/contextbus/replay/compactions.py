@@ -184,10 +184,10 @@ class Compactions:
     ) -> tuple[Reduction, int] | CannotFit:
         """The range, and how many requests to the summariser there may have been (C.X.2)."""
         started, moved = begun.started, begun.is_moved(state)
-        planned = plan_again(request, started, counts, self._kept_end(state, begun, event, request))
+        planned = plan_again(state, request, started, counts, self._kept_end(state, begun, event, request))
         if isinstance(planned, CannotFit):
             if event.dropped and planned.end > planned.start:
-                return dropped_range(planned, request, started), event.pieces
+                return dropped_range(planned, state, request, started), event.pieces
             return planned
         fewest = 0 if event.dropped else planned.pieces if planned.pieces == 1 else planned.pieces + 1
         most_is_fewest = started.options.summary_input_tokens is None and not moved and not event.dropped
@@ -204,7 +204,7 @@ class Compactions:
         if begun.rewritten:
             return end
         before = self._request(begun.state)
-        planned = plan_again(before, begun.started, Counts(before, estimator_of_run(begun.state), None))
+        planned = plan_again(begun.state, before, begun.started, Counts(before, estimator_of_run(begun.state), None))
         same = isinstance(planned, Planned) and before.source_count(planned.reduction.end) == request.source_count(end)
         return end if same else None
 
@@ -256,7 +256,7 @@ class Compactions:
         costs: list[int] = []
         for at in (begun.state, state) if begun.is_moved(state) else (begun.state,):
             request = self._request(at)
-            planned = plan_again(request, begun.started, Counts(request, estimator_of_run(begun.state), None))
+            planned = plan_again(at, request, begun.started, Counts(request, estimator_of_run(begun.state), None))
             if isinstance(planned, CannotFit):
                 found.append(planned.reason)
             else:
