@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import contextbus.client as contextbus
@@ -16,7 +17,6 @@ from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import begin_range, find_bounds
 from contextbus.summarisers.extractive import extract_summary
 from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
-from contextbus_protocol.values import CompactionOptions, RetentionPolicy, Trigger
 
 LENGTHS: Final = (100, 1_000, 10_000)
 MODEL: Final = contextbus.Model("anthropic", "claude-opus-4-6", 2_000_000, 8_000)
@@ -57,10 +57,8 @@ def plan(items: Sequence[Item]) -> None:
 
 async def begin_run(bus: contextbus.ContextBus, length: int) -> contextbus.Run:
     """A run of so many source messages whose history is compacted to a few."""
-    options = CompactionOptions(
-        triggers=(Trigger(kind="messages-exceed", limit=min(length, 100)),),
-        target_tokens=20_000,
-        keep=RetentionPolicy(keep_last_messages=4),
+    options = contextbus.Compaction(
+        triggers=[contextbus.messages_exceed(min(length, 100))], target_tokens=20_000, keep_last_messages=4
     )
     run = await bus.run(f"run-{length}", scope=SCOPE, compaction=options)
     run.append(*make_messages(length))
@@ -105,8 +103,8 @@ def measure(rounds: int, lengths: Sequence[int], messages: int) -> list[Ratio]:
     given = [make_messages(length) for length in lengths]
     items = [[Item(message) for message in each] for each in given]
     works: tuple[tuple[str, list[Callable[[], object]]], ...] = (
-        ("plan, a message", [lambda each=each: plan(each) for each in items]),
-        ("extractive summary, a message", [lambda each=each: extract_summary(each, _SUMMARY_TOKENS) for each in given]),
+        ("plan, a message", [partial(plan, each) for each in items]),
+        ("extractive summary, a message", [partial(extract_summary, each, _SUMMARY_TOKENS) for each in given]),
     )
     ratios: list[Ratio] = []
     for what, calls in works:

@@ -100,7 +100,7 @@ def test_compaction(capsys: pytest.CaptureFixture[str]) -> None:
     report = run(capsys, compaction)
     whats = [r["what"].rpartition(",")[0] for r in report["ratios"]]
     assert whats == ["plan, a message", "extractive summary, a message", "step behind a compaction"]
-    assert all(r["goal"] == compaction.GROWTH_GOAL for r in report["ratios"])
+    assert all(r["goal"] == history.GROWTH_GOAL for r in report["ratios"])
 
 
 def test_what_a_summary_keeps(capsys: pytest.CaptureFixture[str]) -> None:

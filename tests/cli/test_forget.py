@@ -8,6 +8,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from tests.cli.command import EXAMPLES, Command
+from tests.client.configuring import configure
 from tests.client.scripted import MODEL, SCOPE
 
 import contextbus.client as contextbus
@@ -101,7 +102,7 @@ def test_the_command_names_the_summaries_and_archived_spans_that_were_deleted(co
     async def compact() -> tuple[str, CompactionCompleted]:
         async with contextbus.open(data=command.data) as bus:
             record = await bus.memories.remember("She likes oolong tea.", scope=SCOPE)
-            run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=options)
+            run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=configure(options))
             await run.before_model_call([user("We decided to order tea on 3 May. Which does she like?")], model=MODEL)
             report = contextbus.Report(status="succeeded", messages=[assistant("She likes oolong.")])
             await run.after_model_call(report)

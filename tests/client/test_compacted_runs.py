@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.configuring import configure
 from tests.client.scripted import MODEL, SCOPE, Scripted, sent, state_of
 from tests.client.test_kept_tails import OPUS, hidden, thought, thoughts
 
@@ -144,18 +145,20 @@ async def test_a_run_compacts_again_and_again_and_any_client_goes_on(tmp_path: P
     writer = Writer()
     data = tmp_path if embedded else None
     async with opened(writer, data=data) as bus:
-        one = await bus.run("r", scope=SCOPE, compaction=compacting())
+        one = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         for number in range(10):
             step = await take(one, number)
         assert len(writer.asked) == 3
         # a fresh client continues, and renders the same bytes
-        other = await bus.run("r", scope=SCOPE, compaction=compacting())
+        other = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         await one.load()
         assert other.state == one.state == await state_of(bus, one)
         other.append(said(10))
         step = await other.before_model_call(model=MODEL)
         request = step.payload("openai").json()
-        again = await (await bus.run("r", scope=SCOPE, compaction=compacting())).before_model_call(model=MODEL)
+        again = await (await bus.run("r", scope=SCOPE, compaction=configure(compacting()))).before_model_call(
+            model=MODEL
+        )
         assert (again.stored, again.payload("openai").json()) == (True, request)
         await other.after_model_call(contextbus.Report(status="succeeded", messages=[answered(10)]))
         # the one that was away reads what happened
@@ -173,7 +176,7 @@ async def test_a_run_compacts_again_and_again_and_any_client_goes_on(tmp_path: P
     if not embedded:
         return
     async with opened(writer, data=data) as bus:  # a restart
-        run = await bus.run("r", scope=SCOPE, compaction=compacting(99))
+        run = await bus.run("r", scope=SCOPE, compaction=configure(compacting(99)))
         assert run.state == state
         step = await take(run, 12)
         assert texts(step)[0] == heads[0]
@@ -185,7 +188,7 @@ async def test_a_run_compacts_again_and_again_and_any_client_goes_on(tmp_path: P
 async def test_the_prefix_changes_once_and_no_count_of_before_holds() -> None:
     writer = Writer()
     async with opened(writer) as bus:
-        run = await bus.run("r", scope=SCOPE, compaction=compacting())
+        run = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         causes: list[str | None] = []
         for number in range(7):
             run.append(said(number))
@@ -206,7 +209,7 @@ async def test_the_prefix_changes_once_and_no_count_of_before_holds() -> None:
 async def test_a_rewind_before_the_boundary_leaves_the_checkpoint_aside_and_the_same_messages_bring_it_back() -> None:
     writer = Writer()
     async with opened(writer) as bus:
-        run = await bus.run("r", scope=SCOPE, compaction=compacting())
+        run = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         for number in range(5):
             await take(run, number)
         whole: list[Any] = list(run.messages)
@@ -236,7 +239,7 @@ async def test_a_rewind_before_the_boundary_leaves_the_checkpoint_aside_and_the_
         again = await run.before_model_call([*whole, said(5)], model=MODEL)
         assert len(writer.asked) == 3
         assert texts(again)[1:] == texts(kept)[3:]
-        fresh = await bus.run("r", scope=SCOPE, compaction=compacting())
+        fresh = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         assert fresh.state == await state_of(bus, run)
         assert (await bus.verify("r")).is_clean
 
@@ -245,7 +248,7 @@ async def test_a_rewind_before_the_boundary_leaves_the_checkpoint_aside_and_the_
 async def test_forward_again_to_the_same_messages_is_the_same_request() -> None:
     writer = Writer()
     async with opened(writer) as bus:
-        run = await bus.run("r", scope=SCOPE, compaction=compacting())
+        run = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         for number in range(5):
             await take(run, number)
         whole: list[Any] = list(run.messages)
@@ -264,7 +267,7 @@ async def test_forward_again_to_the_same_messages_is_the_same_request() -> None:
         state = await state_of(bus, run)
         assert state.checkpoint is not None
         assert state.checkpoint.applies
-        fresh = await bus.run("r", scope=SCOPE, compaction=compacting())
+        fresh = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         seen = await fresh.before_model_call(model=MODEL)
         assert seen.payload("openai").json() == again.payload("openai").json()
         assert (await bus.verify("r")).is_clean
@@ -275,7 +278,7 @@ async def test_records_of_a_block_in_the_range_are_owed_and_return() -> None:
     writer = Writer()
     rag = Scripted([contextbus.candidate("ci", "Deploys need CI.", 0.9)])
     async with opened(writer, rag) as bus:
-        run = await bus.run("r", scope=SCOPE, sources=["rag"], compaction=compacting())
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], compaction=configure(compacting()))
         first = await take(run, 0)
         assert [e.reason for e in first.manifest.entries if e.selected] == ["ranked"]
         rag.answer = []
@@ -297,7 +300,7 @@ async def test_a_block_right_behind_the_boundary_stays_where_it_is() -> None:
     rag = Scripted()
     async with opened(writer, rag) as bus:
         given = compacting(12, keep=RetentionPolicy(keep_recent_tokens=450))
-        run = await bus.run("r", scope=SCOPE, sources=["rag"], compaction=given)
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], compaction=configure(given))
         for number in range(6):
             rag.answer = [contextbus.candidate(str(number), f"Record {number}. " + "fact " * 40, 0.9)]
             await take(run, number, refresh=True)
@@ -307,7 +310,7 @@ async def test_a_block_right_behind_the_boundary_stays_where_it_is() -> None:
         assert (last.replaced_range.end, last.source_count) == (7, 5)  # five messages and two blocks
         assert [r.record_id for r in last.records] == ["0", "1"]
         assert [(b.step, b.position) for b in state.blocks] == [(2, 5), (3, 7), (4, 9), (5, 11)]
-        fresh = await bus.run("r", scope=SCOPE, sources=["rag"], compaction=given)
+        fresh = await bus.run("r", scope=SCOPE, sources=["rag"], compaction=configure(given))
         run.append(said(6))
         step = await run.before_model_call(model=MODEL)
         await fresh.load()
@@ -319,7 +322,7 @@ async def test_a_block_right_behind_the_boundary_stays_where_it_is() -> None:
 async def test_thinking_of_kept_messages_is_withheld_and_listed_where_it_is_bound() -> None:
     writer = Writer()
     async with opened(writer) as bus:
-        run = await bus.run("r", scope=SCOPE, compaction=compacting())
+        run = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         steps = [await take(run, n, thought(n), model=OPUS) for n in range(6)]
         (completed,) = await events(bus, CompactionCompleted)
         at = next(i for i, s in enumerate(steps) if s.manifest.cache_prefix_cause == "compaction")
@@ -346,7 +349,9 @@ RESULT = ChatMessage(role="tool", content=(ToolResult(id="deploy-1", name="deplo
 async def test_an_approval_behind_the_boundary_is_answered_later_and_keeps_the_checkpoint() -> None:
     writer = Writer()
     async with opened(writer) as bus:
-        run = await bus.run("r", scope=SCOPE, compaction=compacting(keep=RetentionPolicy(keep_last_messages=1)))
+        run = await bus.run(
+            "r", scope=SCOPE, compaction=configure(compacting(keep=RetentionPolicy(keep_last_messages=1)))
+        )
         for number in range(4):
             await take(run, number)
         run.append(said(4), CALL, said(5))
@@ -383,7 +388,7 @@ async def test_an_overflow_compacts_and_then_compiles_again_for_less() -> None:
             "r",
             scope=SCOPE,
             sources=["rag"],
-            compaction=compacting(99),
+            compaction=configure(compacting(99)),
             prepare_step=prepare_step,
             rewrite_query=rewrite_query,
         )
@@ -421,7 +426,7 @@ async def test_the_hosts_functions_run_once_in_a_step_that_compacts() -> None:
     rag = Scripted([contextbus.candidate("ci", "Deploys need CI.", 0.9)])
     async with opened(writer, rag) as bus:
         functions: dict[str, Any] = {"prepare_step": prepare_step, "rewrite_query": rewrite_query}
-        run = await bus.run("r", scope=SCOPE, sources=["rag"], compaction=compacting(), **functions)
+        run = await bus.run("r", scope=SCOPE, sources=["rag"], compaction=configure(compacting()), **functions)
         for number in range(6):
             await take(run, number, refresh=True)
         assert len(writer.asked) >= 1
@@ -434,7 +439,7 @@ async def test_a_run_that_calibrates_compacts_by_what_it_learned() -> None:
     writer = Writer()
     async with opened(writer) as bus:
         spec = EstimatorSpec(calibrate=True)
-        run = await bus.run("r", scope=SCOPE, compaction=compacting(), estimator=spec)
+        run = await bus.run("r", scope=SCOPE, compaction=configure(compacting()), estimator=spec)
         for number in range(10):
             run.append(said(number))
             step = await run.before_model_call(model=MODEL)
@@ -450,7 +455,7 @@ async def test_a_run_that_calibrates_compacts_by_what_it_learned() -> None:
 async def test_what_a_summariser_raises_is_the_cause_and_its_text_stays_here() -> None:
     writer = Writer()
     async with opened(writer) as bus:
-        run = await bus.run("r", scope=SCOPE, compaction=compacting())
+        run = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         for number in range(4):
             await take(run, number)
         before = await state_of(bus, run)
@@ -478,7 +483,7 @@ async def test_a_run_that_goes_on_warns_its_host() -> None:
     told: list[str] = []
     async with opened(writer) as bus:
         given = compacting(on_failure="continue")
-        run = await bus.run("r", scope=SCOPE, compaction=given, on_warning=lambda w: told.append(w.code))
+        run = await bus.run("r", scope=SCOPE, compaction=configure(given), on_warning=lambda w: told.append(w.code))
         for number in range(8):
             await take(run, number)
         assert told == ["compaction-failed"] * 4
@@ -492,7 +497,9 @@ async def test_a_run_that_goes_on_warns_its_host() -> None:
 async def test_leading_system_messages_and_the_users_request_stand_around_the_summary() -> None:
     writer = Writer()
     async with opened(writer) as bus:
-        run = await bus.run("r", scope=SCOPE, compaction=compacting(6, keep=RetentionPolicy(keep_last_messages=2)))
+        run = await bus.run(
+            "r", scope=SCOPE, compaction=configure(compacting(6, keep=RetentionPolicy(keep_last_messages=2)))
+        )
         work: list[ChatMessage] = []
         for number in range(4):
             call = ToolCall(id=f"c{number}", name="look", arguments="{}")
@@ -517,10 +524,10 @@ async def test_leading_system_messages_and_the_users_request_stand_around_the_su
 async def test_messages_added_while_it_waits_stay_and_the_step_goes_on() -> None:
     writer = Writer()
     async with opened(writer) as bus:
-        run = await bus.run("r", scope=SCOPE, compaction=compacting())
+        run = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
         for number in range(4):
             await take(run, number)
-        other = await bus.run("r", scope=SCOPE, compaction=compacting())
+        other = await bus.run("r", scope=SCOPE, compaction=configure(compacting()))
 
         async def append() -> None:
             await other.load()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.configuring import configure
 from tests.client.forgetting import erase_blob
 from tests.client.scripted import MODEL, SCOPE, sent, state_of
 from tests.client.test_forget import SECRET, eventually, fetch, read_all
@@ -90,7 +91,7 @@ async def talk(run: contextbus.Run, *texts: str, **options: Any) -> contextbus.C
 
 async def compacted(bus: ContextBus, name: str = "one", **options: Any) -> contextbus.Run:
     """A run that placed what is remembered, and whose history was compacted then."""
-    run = await bus.run(name, scope=SCOPE, sources=["memory"], compaction=compacting(**options))
+    run = await bus.run(name, scope=SCOPE, sources=["memory"], compaction=configure(compacting(**options)))
     await talk(run, "Which tea does she like?", "And when?", "And why?")
     return run
 
@@ -162,7 +163,7 @@ async def test_summary_and_archived_span_go_with_the_record(
         again = await bus.memories.forget(gone.record_id, scope=SCOPE)
         assert again.summaries == forgotten.summaries
         assert len(await fetch(bus, "one", second.replaced_by) + await fetch(bus, "one", second.archive)) == 2
-        other = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=compacting())
+        other = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=configure(compacting()))
         assert sent(await other.before_model_call(model=MODEL)) == sent(step)
     if isinstance(where, Path):
         assert SECRET.encode() not in await read_all(where)
@@ -196,7 +197,7 @@ async def test_other_runs_and_summaries_without_the_record_stay(tmp_path: Path) 
     async with opened("memory:", teller) as bus:
         gone = await bus.memories.remember(TEXT, scope=SCOPE)
         await compacted(bus)
-        other = await bus.run("two", scope=SCOPE, compaction=compacting())
+        other = await bus.run("two", scope=SCOPE, compaction=configure(compacting()))
         await talk(other, "Which tea does she like?", "And when?", "And why?")
         (before,) = await events(bus, CompactionCompleted, "two")
         forgotten = await bus.memories.forget(gone.record_id, scope=SCOPE)
@@ -212,7 +213,7 @@ async def test_messages_that_were_archived_byte_for_byte_stay(tmp_path: Path) ->
     teller = Teller()
     async with opened("memory:", teller) as bus:
         gone = await bus.memories.remember(TEXT, scope=SCOPE)
-        run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=compacting(limit=2, keep=1))
+        run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=configure(compacting(limit=2, keep=1)))
         await talk(run, "Which tea does she like?")
         await talk(run, "And when?")
         (event,) = await events(bus, CompactionCompleted)
@@ -242,7 +243,7 @@ async def test_without_compaction_the_next_step_sends_the_source_messages(tmp_pa
         assert len(texts) == 7
         assert (step.manifest.redacted, step.manifest.cache_prefix_cause) == (True, "redacted")
         teller.text = "She asked about tea."
-        run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=compacting())
+        run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=configure(compacting()))
         later = await talk(run, "And tomorrow?")
         assert "She asked about tea." in str(sent(later))  # it stays due until somebody compacts
 
@@ -350,12 +351,12 @@ async def test_a_client_that_never_had_the_messages_goes_on_from_the_boundary_to
         plain = await bus.run("one", scope=SCOPE, sources=["memory"])
         with pytest.raises(NotFoundError, match="compaction"):
             await plain.before_model_call(model=MODEL)
-        other = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=compacting())
+        other = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=configure(compacting()))
         step = await talk(other, "And today?")
         assert step.manifest.redacted
         assert sent(step)[0]["content"].startswith("You said: And when?")
         assert len(sent(step)) == len(run.messages) - first.source_count + 1
-        last = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=compacting(limit=50))
+        last = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=configure(compacting(limit=50)))
         again = await talk(last, "And tomorrow?")
         assert sent(again)[: len(sent(step))] == sent(step)
         last.append(user("And now?"))
@@ -379,7 +380,7 @@ async def test_a_compaction_under_way_during_the_forget_leaves_nothing(tmp_path:
 
     async with contextbus.open(data=folder, summarisers=[summariser(id="teller")(slow)]) as bus:
         gone = await bus.memories.remember(TEXT, scope=SCOPE)
-        run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=compacting())
+        run = await bus.run("one", scope=SCOPE, sources=["memory"], compaction=configure(compacting()))
         await talk(run, "Which tea does she like?", "And when?")
         run.append(user("And why?"))
         compiling = asyncio.create_task(run.before_model_call(model=MODEL))

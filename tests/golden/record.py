@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tests.client.configuring import configure
 from tests.client.forgetting import forget
 from tests.client.scripted import SCOPE, Scripted, bus_with
 from tests.golden.journal import FOLDER, Journal, summarise, write_journal
@@ -169,7 +170,7 @@ async def record_compactions() -> Journal:
     async with contextbus.open("memory:", sources=checked, memory=False, summarisers=[writes]) as bus:
 
         async def hold(**changes: Any) -> contextbus.Run:
-            return await bus.run("golden", scope=SCOPE, sources=["rag"], compaction=compacting(**changes))
+            return await bus.run("golden", scope=SCOPE, sources=["rag"], compaction=configure(compacting(**changes)))
 
         async def turn(run: contextbus.Run, text: str, answer: ChatMessage = THOUGHT, *, more: bool = True) -> None:
             if more:

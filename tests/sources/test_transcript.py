@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 import pytest
+from tests.client.configuring import configure
 from tests.client.scripted import sent
 from tests.sources.conftest import ADA, Ask
 
@@ -217,7 +218,7 @@ async def test_summaries_are_never_found_and_what_they_stand_for_only_by_other_r
         keep=RetentionPolicy(keep_last_messages=1),
         min_shrink=0.0,
     )
-    run = await opened.run("run-1", scope=ADA, compaction=compaction)
+    run = await opened.run("run-1", scope=ADA, compaction=configure(compaction))
     run.append(user("We decided to drink the green tea."), assistant("The kettle is at /srv/kettle."), user("Now?"))
     step = await run.before_model_call(model=CLAUDE)
     summary = str(sent(step)[0]["content"])
