@@ -30,7 +30,8 @@ from tests.actors.bench import (
 )
 
 from contextbus.actors.effects import Effects, Fetch, Load, Scatter, Send, Store, Timer
-from contextbus.actors.selection import CONFLICTS, LONGEST_QUEUE, Selection
+from contextbus.actors.queueing import LONGEST_QUEUE
+from contextbus.actors.selection import CONFLICTS, Selection
 from contextbus.core.recent import REMEMBERED_COMMANDS
 from contextbus.core.run import find_command
 from contextbus.core.working_memory import create_working_memory

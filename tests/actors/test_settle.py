@@ -21,7 +21,8 @@ from tests.actors.bench import (
 )
 
 from contextbus.actors import decided, settle
-from contextbus.actors.flight import Flight, RunCommand, deadline_token, digest_command, drop_waiting
+from contextbus.actors.flight import Flight, RunCommand, deadline_token, digest_command
+from contextbus.actors.queueing import drop_waiting
 from contextbus.core.run import find_command
 from contextbus.core.run_state import RunState
 from contextbus_protocol.chat import user

@@ -5,69 +5,106 @@ Pure functions of the fold and the job; the compaction actor keeps both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
-from contextbus.actors.effects import Effects, Fetch, Scatter, Send, Timer
+from contextbus.actors.effects import Effects, Fetch
 from contextbus.core.compaction import reduction as reducing
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.evaluation import is_range_paused, ratio_room
-from contextbus.core.compaction.instructions import write_instructions
 from contextbus.core.compaction.reduction import (
     Answer,
     Ask,
-    CannotFit,
     CountComposed,
     CountRange,
     CountTail,
     CountWhole,
-    Reduced,
     Reduction,
     ReductionOptions,
     Request,
 )
 from contextbus.core.compaction.request_items import RequestItems, missing_blobs, request_items
-from contextbus.core.compaction.saving import Saved, archive_of, compose, save
+from contextbus.core.compaction.saving import Saved, archive_of
 from contextbus.core.estimate import Estimator
+from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
 from contextbus.core.step import apply_history
 from contextbus_protocol import blobs, digests
-from contextbus_protocol.callbacks import AskCallback, Composition
+from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.codec import encode_json
-from contextbus_protocol.commit_requests import CommitHead, Record
-from contextbus_protocol.compaction import Compact, CompactionEnded, Summarise
+from contextbus_protocol.compaction import Compact
 from contextbus_protocol.errors import (
-    ContextBudgetExceededError,
+    LONGEST_WORD,
+    CallbackTimeoutError,
     ContextBusError,
-    ErrorData,
+    HookFailedError,
     InvalidTypeError,
     NotFoundError,
-    RequestOverheadError,
-    SummariserFailedError,
+    RangeError,
+    word_of,
 )
-from contextbus_protocol.events import AnyEvent, CompactionFailed, CompactionPhase, CompactionReason
+from contextbus_protocol.events import CompactionPhase, CompactionReason, CompactionStarted
+from contextbus_protocol.values import Usage
 
-SUMMARY_SHARE: Final = 0.8
-"""The part of the time left that reading, counting and the summariser get; the rest is for storing."""
-
-Tokenizers = Mapping[str, Callable[[str], int]]
 Phase = Literal["load", "fetch", "count", "started", "summary", "commit", "failing"]
 
 replace = msgspec.structs.replace
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a compaction came to nothing: what the event says of it (C.O.4)."""
+    """Why a compaction came to nothing: what the event says of it (C.O.4).
+
+    ``blames`` tells that a summary was refused, or that its summariser gave none.  ``code`` is the class of the error
+    where it is neither of these nor follows from the reason, ``text`` its message and ``origin`` what it names.
+    """
 
     phase: CompactionPhase
     reason: CompactionReason
     refused: int | None = None
-    usages: tuple[object, ...] = ()
+    blames: bool = False
     origin_code: str | None = None
     origin_type: str | None = None
+    code: str | None = None
+    text: str = ""
+    origin: str | None = None
+
+
+COUNT_TOKENS: Final = "count_tokens"
+
+LATE_COUNT: Final = Failure(
+    phase="compact",
+    reason="error",
+    origin=COUNT_TOKENS,
+    origin_code=CallbackTimeoutError.code,
+    code=CallbackTimeoutError.code,
+    text=f"{COUNT_TOKENS} of the host did not answer in time",
+)
+"""The host did not count in time (D.W.4)."""
+
+LOST_CHECKPOINT: Final = Failure(
+    phase="restore",
+    reason="error",
+    origin_code=NotFoundError.code,
+    code=NotFoundError.code,
+    text="the texts of the run's checkpoint are gone or damaged; its source messages are whole: clear the history, or "
+    "hand them over to a new run",
+)
+"""What stands in place of the history's beginning cannot be read (C.L.8)."""
+
+
+def count_failure(answer: CallbackAnswered) -> Failure:
+    """The host's function failed, or gave what is no count (C.C.5, D.W.4)."""
+    return Failure(
+        phase="compact",
+        reason="error",
+        origin=COUNT_TOKENS,
+        origin_code=RangeError.code if answer.code is None else word_of(answer.origin_code),
+        origin_type=None if answer.origin_type is None else answer.origin_type[:LONGEST_WORD],
+        code=HookFailedError.code,
+        text=f"{COUNT_TOKENS} of the host failed",
+    )
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +113,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ``texts`` are the messages of blobs by reference.  ``begun`` tells that its start is in the log; ``end`` is the
     number of source messages that its summary stands for, once there is one.  ``answers`` are those of the summariser
     with what it was given, kept for the case that the commit loses a race; ``question`` numbers what is asked.
+    ``requests`` counts those to the summariser, ``usages`` are what they cost.  ``late`` tells that the time for
+    questions is over, ``dropping`` that the range goes without a summary.
     """
 
     compact: Compact
@@ -94,7 +133,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     end: int | None = None
     answers: tuple[tuple[Ask, Answer], ...] = ()
     question: int = 0
+    requests: int = 0
+    usages: tuple[Usage, ...] = ()
     conflicts: int = 0
+    late: bool = False
+    dropping: bool = False
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -154,10 +197,21 @@ def reduce(job: Job) -> Job:
         NotFoundError: texts do not fit what the log says.
     """
     assert job.after is not None
-    started = job.compact.started
     request = request_items(job.after, dict(job.texts))
+    end = None if job.end is None else _end_at(request, job.end)
+    reduction, asked = reducing.begin(request.items, reduction_options(job.compact.started, end))
+    return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
+
+
+def reduction_options(started: CompactionStarted, end: int | None = None) -> ReductionOptions:
+    """What a reduction keeps to by what the log says of its start.
+
+    Args:
+        started: the event.
+        end: the index behind the range, where its summary is there already (C.K.9).
+    """
     options = started.options
-    given = ReductionOptions(
+    return ReductionOptions(
         target_tokens=started.target_tokens - started.envelope_tokens,
         keep=started.policy,
         window_tokens=ratio_room(started.policy, started.model.context_window, started.envelope_tokens),
@@ -166,10 +220,8 @@ def reduce(job: Job) -> Job:
         media=options.media,
         min_shrink=options.min_shrink,
         names_media=True,
-        end=None if job.end is None else _end_at(request, job.end),
+        end=end,
     )
-    reduction, asked = reducing.begin(request.items, given)
-    return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
 
 
 def _end_at(request: RequestItems, source_count: int) -> int | None:
@@ -179,10 +231,15 @@ def _end_at(request: RequestItems, source_count: int) -> int | None:
 
 
 def count(job: Job, estimator: Estimator) -> int:
-    """The tokens of the candidate that the job's reduction asks for: sums of what each message costs (C.C.11)."""
+    """The tokens of the candidate that the job's reduction asks for."""
     assert job.request is not None
-    costs = [item.cost for item in job.request.items]
-    match job.asked:
+    return count_candidate(job.request, job.asked, estimator)
+
+
+def count_candidate(request: RequestItems, asked: Request | None, estimator: Estimator) -> int:
+    """The tokens of a candidate: sums of what each message costs (C.C.11)."""
+    costs = [item.cost for item in request.items]
+    match asked:
         case CountWhole():
             return estimator.tokens(sum(costs))
         case CountTail(start=start):
@@ -194,7 +251,7 @@ def count(job: Job, estimator: Estimator) -> int:
             if replayed is not None:
                 total += costs[replayed]
             if summary is not None:
-                archive, _ = archive_of(job.request, start, end)
+                archive, _ = archive_of(request, start, end)
                 total += estimator.message(summary_message(summary, archive))
             return estimator.tokens(total)
         case _:
@@ -204,11 +261,43 @@ def count(job: Job, estimator: Estimator) -> int:
 def go_on(job: Job, answer: int | Answer, estimator: Estimator) -> Job:
     """The job with an answer to what its reduction asked for."""
     assert job.reduction is not None
-    if isinstance(answer, Answer) and isinstance(job.asked, Ask):
-        job = replace(job, answers=(*job.answers, (job.asked, answer)))
-    assert job.reduction is not None
     reduction, asked = reducing.advance(job.reduction, answer, estimator.estimate)
     return replace(job, phase="count", reduction=reduction, asked=asked)
+
+
+def note_answer(job: Job, answer: Answer, usage: Usage | None) -> Job:
+    """The job with what the summariser gave, whatever comes of it (C.K.5)."""
+    assert isinstance(job.asked, Ask)
+    job = replace(job, answers=(*job.answers, (job.asked, answer)))
+    return note_usage(job, usage)
+
+
+def note_usage(job: Job, usage: Usage | None) -> Job:
+    """The job with what a request to the summariser cost."""
+    return job if usage is None else replace(job, usages=(*job.usages, usage))
+
+
+def drop_range(job: Job) -> Job:
+    """The job whose range goes without a summary (C.X.5)."""
+    assert job.reduction is not None
+    reduction, asked = reducing.drop(job.reduction)
+    return replace(job, phase="count", dropping=True, reduction=reduction, asked=asked)
+
+
+def is_superseded(fold: RunState, job: Job) -> bool:
+    """Whether another checkpoint stands in the history now than the one that the compaction began on."""
+    before = None if job.after is None else applied(job.after)
+    now = applied(fold)
+    return (before and before.replaced_by) != (now and now.replaced_by)
+
+
+def unreadable_checkpoint(job: Job, found: Mapping[str, bytes]) -> bool:
+    """Whether the texts of the run's checkpoint are gone or damaged (C.L.8)."""
+    checkpoint = None if job.after is None else applied(job.after)
+    if checkpoint is None or checkpoint.replaced_by not in job.reading:
+        return False
+    data = found.get(checkpoint.replaced_by)
+    return data is None or digests.digest_bytes(data) != checkpoint.replaced_by
 
 
 def known_answer(job: Job) -> Answer | None:
@@ -225,209 +314,3 @@ def is_refused_again(job: Job) -> bool:
         return False
     items = job.request.items[job.reduction.start : job.reduction.end]
     return is_range_paused(job.after.failures, sum(item.cost for item in items))
-
-
-def ask_host(job: Job, at: Instance) -> tuple[Job, Effects]:
-    """Have the host count a candidate (C.C.4, C.M.11)."""
-    job = replace(job, question=job.question + 1)
-    head = job.compact.head
-    ask = AskCallback(
-        run=job.compact.run,
-        command=head.command,
-        token=question_token(job),
-        reply_to=at.inbox,
-        name="count-tokens",
-        step=job.compact.started.step,
-        seconds_left=head.seconds_left * SUMMARY_SHARE,
-        composition=_composition(job),
-    )
-    return job, (Send(head.reply_to, ask, head.reply_as),)
-
-
-def _composition(job: Job) -> Composition:
-    assert job.request is not None
-    request = job.request
-    match job.asked:
-        case CountTail(start=start) if start:
-            return _behind(request, start)
-        case CountRange(start=start, end=end):
-            behind = _behind(request, start) if start else Composition(source_count=0)
-            return replace(behind, until=request.source_count(end))
-        case CountComposed(start=start, end=end, replayed=replayed, summary=summary):
-            outcome = Reduced(start=start, end=end, replayed=replayed, summary=summary, before=0, after=0)
-            messages, _ = compose(request, outcome, archive_of(request, start, end)[0])
-            return Composition(source_count=request.source_count(end), replacement=messages)
-        case _:
-            return Composition()
-
-
-def _behind(request: RequestItems, start: int) -> Composition:
-    """The messages from an index on."""
-    source_count = request.source_count(start)
-    rest = zip(request.items[start:], request.covers[start:], strict=True)
-    replaced = (item.message for item, covered in rest if covered == source_count)
-    return Composition(source_count=source_count, replacement=tuple(m for m in replaced if m is not None))
-
-
-def question_token(job: Job) -> str:
-    """The token of what is asked at present: an answer to another question is not taken for its answer."""
-    return f"{job.token}#{job.question}"
-
-
-def ask_summariser(job: Job, at: Instance) -> tuple[Job, Effects]:
-    """Ask the summariser for what the reduction wants, with a timer for its time (C.F.1)."""
-    ask, compact = job.asked, job.compact
-    assert isinstance(ask, Ask)
-    job = replace(job, phase="summary", question=job.question + 1)
-    seconds = compact.head.seconds_left * SUMMARY_SHARE
-    request = Summarise(
-        run=compact.run,
-        tenant=at.tenant,
-        command=compact.head.command,
-        token=question_token(job),
-        reply_to=at.inbox,
-        summariser=compact.started.options.summariser,
-        messages=ask.messages,
-        instructions=write_instructions(compact.instructions),
-        max_output_tokens=ask.max_output_tokens,
-        seconds_left=seconds,
-    )
-    return job, (Scatter((request,)), Timer(compact.run, summary_timer(job), seconds))
-
-
-def summary_timer(job: Job) -> str:
-    """The token of the timer that ends the summariser's time."""
-    return f"{job.token}#late"
-
-
-def begin_commit(fold: RunState, job: Job, at: Instance) -> tuple[Job, Effects]:
-    """Have the start committed, with the messages that it is decided on (C.K.9)."""
-    return replace(job, phase="started"), (Send(at.placement, _record(fold, job, at, "started", _first_events(job))),)
-
-
-def save_commit(fold: RunState, job: Job, at: Instance, outcome: Reduced, estimator: Estimator) -> tuple[Job, Effects]:
-    """Have the checkpoint committed (C.K.3); the start with it where no summariser had to be waited for."""
-    assert job.request is not None
-    assert job.after is not None
-    saved = save(
-        job.after,
-        job.request,
-        job.compact.started,
-        outcome,
-        estimator=estimator,
-        working_memory=job.compact.working_memory,
-        host_counts=job.host_counts,
-    )
-    events = (*(() if job.begun else _first_events(job)), saved.event)
-    record = _record(fold, job, at, "completed", events, saved.blobs)
-    job = replace(job, phase="commit", saved=saved, end=saved.event.source_count)
-    return job, (Send(at.placement, record),)
-
-
-def fail_commit(fold: RunState, job: Job, at: Instance, failure: Failure) -> tuple[Job, Effects]:
-    """Have a failure committed (C.K.4); of an evaluation it is the only event (C.O.6)."""
-    compact = job.compact
-    event = CompactionFailed(
-        evaluation=compact.started.evaluation,
-        step=compact.started.step,
-        phase=failure.phase,
-        reason=failure.reason,
-        usage=reducing.add_usages(failure.usages),
-        refused=failure.refused,
-        summariser=compact.started.options.summariser if failure.phase == "compact" else "",
-        origin_code=failure.origin_code,
-        origin_type=failure.origin_type,
-        token_scope="request",
-    )
-    first = () if job.begun or failure.phase != "compact" else _first_events(job)
-    record = _record(fold, job, at, f"failed-{failure.phase}", (*first, event))
-    return replace(job, phase="failing", failure=failure), (Send(at.placement, record),)
-
-
-def failure_of(job: Job, outcome: CannotFit) -> Failure:
-    """What the event says of a reduction that did not fit."""
-    assert job.request is not None
-    cost = sum(item.cost for item in job.request.items[outcome.start : outcome.end])
-    return Failure(
-        phase="compact",
-        reason=outcome.reason,
-        refused=cost if outcome.unshrunk else None,
-        usages=outcome.usages,
-    )
-
-
-def _first_events(job: Job) -> tuple[AnyEvent, ...]:
-    restored = job.compact.restored
-    return (job.compact.started,) if restored is None else (restored, job.compact.started)
-
-
-def _record(
-    fold: RunState,
-    job: Job,
-    at: Instance,
-    status: str,
-    events: tuple[AnyEvent, ...],
-    stored: tuple[tuple[str, bytes], ...] = (),
-) -> Record:
-    """A request to commit for an evaluation; evaluation and status are its id (C.O.8)."""
-    head, history = job.compact.head, job.compact.history
-    with_history = job.compact.started in events and not job.begun
-    count, chain = (history.count, history.chain) if with_history else (fold.history.count, fold.history.chain)
-    return Record(
-        run=job.compact.run,
-        head=CommitHead(
-            tenant=at.tenant,
-            run=job.compact.run,
-            command=f"{job.compact.started.evaluation}-{status}",
-            command_digest=digests.digest_bytes(encode_json(events)),
-            attempt=job.conflicts + 1,
-            at=head.at,
-            expected=fold.sequence,
-            previous=fold.digest,
-            token=job.token,
-            reply_to=at.inbox,
-            notify=at.inbox,
-            seconds_left=head.seconds_left,
-        ),
-        history=history if with_history else None,
-        count=count,
-        chain=chain,
-        events=events,
-        blobs=stored,
-    )
-
-
-def ended(job: Job, fold: RunState, status: Literal["completed", "failed", "interrupted"]) -> CompactionEnded:
-    """The answer to whoever asked for a compaction."""
-    return CompactionEnded(
-        run=job.compact.run,
-        token=job.compact.head.token,
-        evaluation=job.compact.started.evaluation,
-        sequence=fold.sequence,
-        status=status,
-    )
-
-
-def error_of(failure: Failure, last: CompactionReason | None, summariser: str) -> ContextBusError:
-    """The error that a step gets where it stops for a failure (C.K.4, C.X.5).
-
-    Args:
-        failure: what failed.
-        last: the reason of the failure before, where compaction is paused.
-        summariser: the run's summariser.
-    """
-    reason = last or failure.reason
-    data = ErrorData(phase="compaction", origin_code=reason)
-    if reason == "request-overhead":
-        text = (
-            "what is sent beside the messages leaves no room under the target; raise target_tokens or send fewer tools"
-        )
-        return RequestOverheadError(text, data)
-    if reason in ("no-safe-boundary", "protected-history"):
-        text = f"the history cannot be compacted ({reason}): what must stay is too large or its work is open"
-        return ContextBudgetExceededError(text, data)
-    code = failure.origin_code if failure.reason == "error" else None
-    data = ErrorData(phase="compaction", origin=summariser, origin_code=code or reason, origin_type=failure.origin_type)
-    paused = "; compaction is paused until the history has grown or reset_compaction is called"
-    text = f"summariser {summariser!r} gave no summary that can be used ({reason})"
-    return SummariserFailedError(text + (paused if failure.reason == "paused" else ""), data)

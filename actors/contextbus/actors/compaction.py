@@ -12,9 +12,11 @@ from typing import Final
 import msgspec
 
 from contextbus.actors import append, compacting
+from contextbus.actors import candidate_questions as questions
+from contextbus.actors import compaction_records as records
 from contextbus.actors.compacting import Failure, Instance, Job
-from contextbus.actors.effects import Cancel, Effects, Load, Send, Timer
-from contextbus.core.compaction import reduction as reducing
+from contextbus.actors.effects import Cancel, Effects, Load, Send
+from contextbus.core.checkpoints import COUNTED
 from contextbus.core.compaction.reduction import Answer, Ask, CannotFit, Reduced
 from contextbus.core.estimate import Estimator, make_estimator
 from contextbus.core.run import ChainBrokenError, fold_commits
@@ -23,16 +25,22 @@ from contextbus_protocol import subjects
 from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import CancelCommand
 from contextbus_protocol.compaction import Compact, CompactionEnded, Summarised, SummaryFailed
-from contextbus_protocol.errors import ContextBusError, RangeError, word_of
+from contextbus_protocol.errors import (
+    LONGEST_WORD,
+    ConflictError,
+    ContextBusError,
+    word_of,
+)
 from contextbus_protocol.events import CompactionPhase
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
 from contextbus_protocol.subjects import ActorName
-from contextbus_protocol.values import MAX_SAFE_INTEGER, Usage
+from contextbus_protocol.values import MAX_SAFE_INTEGER
 
 LONGEST_QUEUE: Final = 16
 CONFLICTS: Final = 5
 _TEXTS: Final = ("text", "reasoning")
+_COMMITTING: Final = ("started", "commit", "failing")
 
 replace = msgspec.structs.replace
 
@@ -93,22 +101,38 @@ class Compaction:
         job = state.job
         if job is None:
             return self._begin(state, message, ())
-        known = job.compact
-        if known.head.command == message.head.command and known.started.evaluation == message.started.evaluation:
-            # whoever asked first may be gone: the newest one is told
-            head = replace(known.head, token=message.head.token, notify=message.head.notify)
-            return replace(state, job=replace(job, compact=replace(known, head=head))), ()
+        if _is_same(job.compact, message):
+            return self._follow(state, job, message)
+        known = next((c for c in state.waiting if _is_same(c, message)), None)
+        if known is not None:
+            return replace(state, waiting=tuple(message if c is known else c for c in state.waiting)), ()
         if len(state.waiting) >= LONGEST_QUEUE:
-            busy = compacting.ended(Job(compact=message, token=""), state.fold, "failed")
+            busy = records.ended(Job(compact=message, token=""), state.fold, "failed")
             busy = replace(busy, phase="evaluate", reason="error", code="busy", message="too many compactions wait")
             return state, (Send(message.head.notify, busy),)
         return replace(state, waiting=(*state.waiting, message)), ()
+
+    def _follow(self, state: CompactionState, job: Job, message: Compact) -> Step:
+        """Whoever asked first may be gone: the newest one is told and asked, and its time counts."""
+        head = replace(
+            job.compact.head,
+            token=message.head.token,
+            notify=message.head.notify,
+            reply_to=message.head.reply_to,
+            reply_as=message.head.reply_as,
+            seconds_left=message.head.seconds_left,
+        )
+        job = replace(job, compact=replace(job.compact, head=head))
+        effects = questions.timers(job)
+        if questions.is_host_asked(job):
+            effects += (questions.ask_again(job, self._at),)
+        return replace(state, job=job), effects
 
     def _begin(self, state: CompactionState, message: Compact, effects: Effects) -> Step:
         token = f"{self._instance}/{message.started.evaluation}/{state.serial}"
         job = Job(compact=message, token=token)
         state = replace(state, job=job, serial=state.serial + 1)
-        effects += (Timer(message.run, token, message.head.seconds_left),)
+        effects += questions.timers(job)
         if state.fold.sequence < message.head.expected:
             return state, (*effects, _load(state.fold, job, message.head.expected))
         return self._plan(state, job, effects)
@@ -127,22 +151,21 @@ class Compaction:
         job = state.job
         if job is None:
             return state, ()
+        asked = questions.question_token(job)
         match message:
             case Loaded(token=token) if token == job.token and job.phase == "load":
                 return self._loaded(state, job, message)
             case Fetched(token=token) if token == job.token and job.phase == "fetch":
                 return self._fetched(state, job, message)
-            case Summarised(token=token) if token == compacting.question_token(job) and job.phase == "summary":
+            case Summarised(token=token) if token == asked and job.phase == "summary":
                 return self._summarised(state, job, message)
-            case SummaryFailed(token=token) if token == compacting.question_token(job) and job.phase == "summary":
+            case SummaryFailed(token=token) if token == asked and job.phase == "summary":
                 return self._summary_failed(state, job, message)
-            case CallbackAnswered(token=token) if token == compacting.question_token(job) and job.phase == "count":
+            case CallbackAnswered(token=token) if token == asked and questions.is_host_asked(job):
                 return self._counted(state, job, message)
-            case Conflicted(token=token) if token == job.token:
+            case Conflicted(token=token) if token == job.token and job.phase in _COMMITTING:
                 return self._conflicted(state, job)
-            case Unstored(token=token, code=code, message=text) if token == job.token:
-                if job.phase == "failing":
-                    return self._failed(state, job, ())
+            case Unstored(token=token, code=code, message=text) if token == job.token and job.phase in _COMMITTING:
                 return self._give_up(state, job, "persist", code, text)
             case _:
                 return state, ()  # late, repeated, or of another compaction
@@ -154,7 +177,6 @@ class Compaction:
         try:
             fold = fold_commits(state.fold, message.commits)
         except ChainBrokenError as exc:
-            state = replace(state, fold=RunState(state.fold.run))
             return self._give_up(state, job, "evaluate", exc.code, exc.message)
         return self._plan(replace(state, fold=fold), job, ())
 
@@ -162,6 +184,11 @@ class Compaction:
         if not job.begun and state.fold.sequence != job.compact.head.expected:
             # others went on since the step was evaluated: whoever asked looks at the log and evaluates again
             return self._interrupt(state, job, effects)
+        if job.begun and compacting.is_superseded(state.fold, job):
+            return self._interrupt(state, job, effects)  # what it was begun on stands there no more
+        if job.failure is not None and job.failure.blames:  # nobody is asked a second time for one failure
+            return self._send_failure(state, job, job.failure, effects)
+        job = replace(job, failure=None)
         return self._guard(state, job, lambda: self._read(state, job, effects))
 
     def _read(self, state: CompactionState, job: Job, effects: Effects) -> Step:
@@ -176,16 +203,18 @@ class Compaction:
 
     def _fetched(self, state: CompactionState, job: Job, message: Fetched) -> Step:
         if message.code is not None:
-            text = "the run's messages could not be read"
-            return self._give_up(state, job, "compact", message.code, text)
-        return self._guard(state, job, lambda: self._reduce(state, compacting.take_texts(job, dict(message.blobs)), ()))
+            return self._give_up(state, job, "evaluate", message.code, "the run's messages could not be read")
+        found = dict(message.blobs)
+        if compacting.unreadable_checkpoint(job, found):
+            return self._send_failure(state, job, compacting.LOST_CHECKPOINT, ())
+        return self._guard(state, job, lambda: self._reduce(state, compacting.take_texts(job, found), ()))
 
     def _guard(self, state: CompactionState, job: Job, go: Callable[[], Step]) -> Step:
         """Go on; what cannot be read or counted fails the reduction, and the history stays as it is."""
         try:
             return go()
         except ContextBusError as exc:
-            failure = Failure(phase="compact", reason="error", origin_code=exc.code)
+            failure = Failure(phase="compact", reason="error", origin_code=exc.code, code=exc.code, text=exc.message)
             return self._send_failure(state, job, failure, ())
 
     def _reduce(self, state: CompactionState, job: Job, effects: Effects) -> Step:
@@ -197,56 +226,49 @@ class Compaction:
     def _drive(self, state: CompactionState, job: Job, effects: Effects) -> Step:
         """Give the reduction what it asks for until it has to wait, or is over."""
         estimator = self._estimator(job)
-        counts = job.compact.started.options.counts
+        options = job.compact.started.options
         while True:
             match job.asked:
                 case Reduced() as outcome:
-                    job, more = compacting.save_commit(state.fold, job, self._at, outcome, estimator)
+                    job, more = records.save_commit(state.fold, job, self._at, outcome, estimator)
                     return replace(state, job=job), (*effects, *more)
                 case CannotFit() as outcome:
-                    if self._drops(job, outcome):
-                        job = self._drop(job)
+                    if job.begun and outcome.reason not in COUNTED:
+                        # the history is another than it was begun on: whether it is to be compacted is asked anew
+                        return self._interrupt(state, job, effects)
+                    if options.on_failure == "drop" and outcome.end > outcome.start:  # (C.X.5)
+                        job = compacting.drop_range(job)
                         continue
-                    return self._send_failure(state, job, compacting.failure_of(job, outcome), effects)
+                    return self._send_failure(state, job, records.failure_of(job, outcome), effects)
                 case Ask():
                     known = compacting.known_answer(job)
-                    if known is not None:
-                        job = compacting.go_on(job, known, estimator)
-                        continue
                     paused = job.compact.paused or (not job.begun and compacting.is_refused_again(job))
-                    if paused and job.compact.started.options.on_failure == "drop":
-                        job = self._drop(job)
-                        continue
-                    if paused:
+                    if job.dropping or (paused and options.on_failure == "drop"):
+                        job = compacting.drop_range(job)
+                    elif paused:
                         return self._send_failure(state, job, Failure(phase="evaluate", reason="paused"), effects)
-                    job, more = self._ask(state, job)
-                    return replace(state, job=job), (*effects, *more)
-                case _ if counts:
-                    job, more = compacting.ask_host(job, self._at)
-                    return replace(state, job=job), (*effects, *more)
-                case _:
+                    elif known is not None:
+                        job = compacting.go_on(job, known, estimator)
+                    elif job.late:
+                        return self._unsummarised(state, job, effects, "timeout")
+                    elif job.begun:
+                        job, more = questions.ask_summariser(job, self._at)
+                        return replace(state, job=job), (*effects, *more)
+                    else:
+                        job, more = records.begin_commit(state.fold, job, self._at)
+                        return replace(state, job=job), (*effects, *more)
+                case _ if not options.counts:
                     job = compacting.go_on(job, compacting.count(job, estimator), estimator)
-
-    def _ask(self, state: CompactionState, job: Job) -> tuple[Job, Effects]:
-        if job.begun:
-            return compacting.ask_summariser(job, self._at)
-        return compacting.begin_commit(state.fold, job, self._at)
-
-    def _drops(self, job: Job, outcome: CannotFit) -> bool:
-        """Whether a range goes without a summary, since it got none (C.X.5)."""
-        return job.compact.started.options.on_failure == "drop" and outcome.end > outcome.start
-
-    def _drop(self, job: Job) -> Job:
-        assert job.reduction is not None
-        reduction, asked = reducing.drop(job.reduction)
-        return replace(job, phase="count", reduction=reduction, asked=asked)
+                case _ if job.late:
+                    return self._send_failure(state, job, compacting.LATE_COUNT, effects)
+                case _:
+                    job, more = questions.ask_host(job, self._at)
+                    return replace(state, job=job), (*effects, *more)
 
     def _counted(self, state: CompactionState, job: Job, message: CallbackAnswered) -> Step:
         count = message.count
         if message.code is not None or count is None or not 0 <= count <= MAX_SAFE_INTEGER:
-            code = RangeError.code if message.code is None else word_of(message.origin_code)
-            failure = Failure(phase="compact", reason="error", origin_code=code, origin_type=message.origin_type)
-            return self._send_failure(state, job, failure, ())
+            return self._send_failure(state, job, compacting.count_failure(message), ())
         job = replace(job, host_counts=(*job.host_counts, count))
         return self._guard(
             state, job, lambda: self._drive(state, compacting.go_on(job, count, self._estimator(job)), ())
@@ -259,41 +281,36 @@ class Compaction:
             finish_reason=message.finish_reason,
             usage=message.usage,
         )
-        cancel = Cancel(job.compact.run, compacting.summary_timer(job))
+        job = compacting.note_answer(job, answer, message.usage)
         return self._guard(
-            state, job, lambda: self._drive(state, compacting.go_on(job, answer, self._estimator(job)), (cancel,))
+            state, job, lambda: self._drive(state, compacting.go_on(job, answer, self._estimator(job)), ())
         )
 
     def _summary_failed(self, state: CompactionState, job: Job, message: SummaryFailed) -> Step:
-        cancel = Cancel(job.compact.run, compacting.summary_timer(job))
-        return self._unsummarised(
-            state, job, (cancel,), word_of(message.origin_code) or message.code, message.origin_type, message.usage
-        )
+        code = word_of(message.origin_code) or word_of(message.code) or "error"
+        return self._unsummarised(state, compacting.note_usage(job, message.usage), (), code, message.origin_type)
 
     def _unsummarised(
-        self,
-        state: CompactionState,
-        job: Job,
-        effects: Effects,
-        code: str,
-        type_: str | None = None,
-        usage: Usage | None = None,
+        self, state: CompactionState, job: Job, effects: Effects, code: str, type_: str | None = None
     ) -> Step:
         """No summary came: the range is dropped where it may be, else the history stays whole."""
         if job.compact.started.options.on_failure == "drop":
-            return self._drive(state, self._drop(job), effects)
-        usages = () if job.reduction is None else job.reduction.usages
-        if usage is not None:
-            usages = (*usages, usage)
-        failure = Failure(phase="compact", reason="error", usages=usages, origin_code=code, origin_type=type_)
+            return self._guard(state, job, lambda: self._drive(state, compacting.drop_range(job), effects))
+        type_ = None if type_ is None else type_[:LONGEST_WORD]
+        failure = Failure(phase="compact", reason="error", blames=True, origin_code=code, origin_type=type_)
         return self._send_failure(state, job, failure, effects)
 
     def _elapsed(self, state: CompactionState, token: str) -> Step:
         job = state.job
         if job is None:
             return state, ()
-        if token == compacting.summary_timer(job) and job.phase in ("summary", "count"):
-            return self._unsummarised(state, job, (), "timeout")
+        if token == questions.late_token(job):
+            job = replace(job, late=True)
+            if job.phase == "summary":
+                return self._unsummarised(state, job, (), "timeout")
+            if questions.is_host_asked(job):
+                return self._send_failure(state, job, compacting.LATE_COUNT, ())
+            return replace(state, job=job), ()  # what is read or stored at present still comes
         if token == job.token:  # who asked has stopped waiting; what is being committed is found in the log
             return self._next(replace(state, fold=RunState(state.fold.run)), ())
         return state, ()
@@ -315,58 +332,41 @@ class Compaction:
             job = replace(job, begun=True)
             if state.fold.sequence != message.sequence:  # commits in between are missing: look first
                 return replace(state, job=replace(job, phase="load")), (_load(state.fold, job, message.sequence),)
-            job, more = compacting.ask_summariser(job, self._at)
-            return replace(state, job=job), more
+            return self._guard(state, job, lambda: self._drive(state, job, ()))
         if job.phase == "commit":
-            return self._tell(state, job, (), compacting.ended(job, state.fold, "completed"))
+            return self._tell(state, job, (), records.ended(job, state.fold, "completed"))
         if job.phase == "failing":
             return self._failed(state, job, ())
         return state, ()
 
     def _conflicted(self, state: CompactionState, job: Job) -> Step:
         """Another commit came first (C.K.9): what was decided is checked again against the new history."""
-        if job.phase == "started" or (not job.begun and job.phase in ("commit", "failing")):
+        if not job.begun:
             return self._interrupt(state, job, ())
         if job.conflicts + 1 > CONFLICTS:
             text = "others changed the run faster than its compaction could be stored"
-            return self._give_up(state, job, "persist", "conflict", text)
+            return self._give_up(state, job, "persist", ConflictError.code, text)
         job = replace(job, phase="load", conflicts=job.conflicts + 1)
         return replace(state, job=job), (_load(state.fold, job, state.fold.sequence + 1),)
 
     def _send_failure(self, state: CompactionState, job: Job, failure: Failure, effects: Effects) -> Step:
-        told = failure.reason == "paused" and state.fold.failures.told
         job = replace(job, failure=failure)
-        if told:  # the log says it of the first step concerned (C.X.5)
+        if failure.reason == "paused" and state.fold.failures.told:  # the log says it of the first step concerned
             return self._failed(state, job, effects)
-        job, more = compacting.fail_commit(state.fold, job, self._at, failure)
+        job, more = records.fail_commit(state.fold, job, self._at, failure)
         return replace(state, job=job), (*effects, *more)
 
     def _failed(self, state: CompactionState, job: Job, effects: Effects) -> Step:
-        failure = job.failure
-        assert failure is not None
-        last = state.fold.failures.reason if failure.reason == "paused" else None
-        error = compacting.error_of(failure, last, job.compact.started.options.summariser)
-        ended = CompactionEnded(
-            run=job.compact.run,
-            token=job.compact.head.token,
-            evaluation=job.compact.started.evaluation,
-            sequence=state.fold.sequence,
-            status="failed",
-            phase=failure.phase,
-            reason=failure.reason,
-            code=error.code,
-            message=error.message,
-            data=error.data,
-        )
-        return self._tell(state, job, effects, ended)
+        assert job.failure is not None
+        return self._tell(state, job, effects, records.ended_by(job, state.fold, job.failure))
 
     def _interrupt(self, state: CompactionState, job: Job, effects: Effects) -> Step:
-        ended = compacting.ended(job, state.fold, "interrupted")
+        ended = records.ended(job, state.fold, "interrupted")
         return self._tell(replace(state, fold=RunState(state.fold.run)), job, effects, ended)
 
     def _give_up(self, state: CompactionState, job: Job, phase: CompactionPhase, code: str, text: str) -> Step:
         """End without an event: log or store did not do what they were asked for."""
-        ended = compacting.ended(job, state.fold, "failed")
+        ended = records.ended(job, state.fold, "failed")
         ended = replace(ended, phase=phase, reason="error", code=code, message=text)
         return self._tell(replace(state, fold=RunState(state.fold.run)), job, (), ended)
 
@@ -378,7 +378,7 @@ class Compaction:
         job = state.job
         if job is not None:
             run = job.compact.run
-            effects += (Cancel(run, job.token), Cancel(run, compacting.summary_timer(job)))
+            effects += (Cancel(run, job.token), Cancel(run, questions.late_token(job)))
         state = replace(state, job=None)
         if not state.waiting:
             return state, effects
@@ -387,6 +387,10 @@ class Compaction:
 
     def _estimator(self, job: Job) -> Estimator:
         return make_estimator(job.compact.estimator, self._tokenizers)
+
+
+def _is_same(known: Compact, message: Compact) -> bool:
+    return (known.head.command, known.started.evaluation) == (message.head.command, message.started.evaluation)
 
 
 def _load(fold: RunState, job: Job, at_least: int) -> Load:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from contextbus.actors import compacting
+from contextbus.actors.compacting import LOST_CHECKPOINT, Failure
+from contextbus.actors.compaction_records import error_of_failure
 from contextbus.actors.effects import Send
 from contextbus.actors.flight import Flight
 from contextbus.actors.recorded import Tokenizers, estimator_of, head_of
@@ -147,7 +148,7 @@ def _evaluated(
         binds_thinking=binds_thinking(options.model, options.bound_models),
         memory_sequence=0 if items is None or items.snapshot is None else items.sequence,
     )
-    return Evaluated(started, paused=index is not None and is_paused(flight.prepared.after))
+    return Evaluated(started, paused=is_paused(flight.prepared.after))
 
 
 def evaluation_id(fold: RunState, flight: Flight) -> str:
@@ -200,8 +201,8 @@ def paused_again(fold: RunState, flight: Flight, evaluated: Evaluated) -> Compac
     compaction = evaluated.started.options
     if not evaluated.paused or compaction.on_failure == "drop" or not fold.failures.told:
         return None
-    failure = compacting.Failure(phase="evaluate", reason="paused")
-    error = compacting.error_of(failure, fold.failures.reason, compaction.summariser)
+    failure = Failure(phase="evaluate", reason="paused")
+    error = error_of_failure(failure, fold.failures.reason, compaction.summariser)
     return CompactionEnded(
         run=fold.run,
         token=flight.token,
@@ -226,7 +227,10 @@ def check_compacted(fold: RunState, flight: Flight) -> None:
     ended, prepared, options = flight.compacted, flight.prepared, options_of(fold, flight)
     if ended is None or ended.status != "failed" or options is None or options.compaction is None:
         return
-    reduction = ended.phase in ("compact", "evaluate") and ended.reason is not None
+    if isinstance(flight.command, OverflowStep) and ended.reason == "no-safe-boundary":
+        return  # there is nothing to compact: the smaller limit decides what the step leaves out (D.I.5)
+    # an envelope above the target fails the step whatever the run says of reductions (C.J.5)
+    reduction = ended.reason == "paused" or (ended.phase == "compact" and ended.reason != "request-overhead")
     if options.compaction.on_failure != "continue" or not reduction:
         raise error_of(ended.code or "internal", ended.message, ended.data)
     if prepared is not None and prepared.plan.used_tokens > prepared.plan.input_tokens:
@@ -250,10 +254,12 @@ def check_restored(flight: Flight) -> None:
         NotFoundError: it is gone or damaged.
     """
     if flight.failing == "restore":
-        raise NotFoundError(
-            "the texts of the run's checkpoint are gone or damaged; its source messages are whole: clear the history, "
-            "or hand them over to a new run"
-        )
+        raise NotFoundError(LOST_CHECKPOINT.text)
+
+
+def forget_evaluation(flight: Flight) -> Flight:
+    """The flight as before its evaluation: what the host said was of another history."""
+    return replace(flight, host_tokens=None, matched=(), evaluation=None, failing=None, prepared=None)
 
 
 def failed_evaluation(fold: RunState, flight: Flight, phase: CompactionPhase) -> CompactionFailed:

@@ -148,29 +148,6 @@ def deadline_token(command: RunCommand) -> str:
     return command.command + DEADLINE
 
 
-def drop_waiting(state: SelectionState, command: str) -> tuple[SelectionState, RunCommand | None]:
-    """The state without a command whose turn has not come, and that command if there is one."""
-    found = next((c for c in state.waiting if c.command == command), None)
-    if found is None:
-        return state, None
-    waiting = tuple(c for c in state.waiting if c is not found)
-    return msgspec.structs.replace(state, waiting=waiting), found
-
-
-def follow(state: SelectionState, command: RunCommand) -> SelectionState:
-    """The state with the command in flight once more behind it: whoever sent it first may be gone, and its address too.
-
-    It is next, and finds what the first one stored; its time begins then, for one timer serves both.
-    """
-    waiting = (command, *(c for c in state.waiting if c.command != command.command))
-    return msgspec.structs.replace(state, waiting=waiting)
-
-
-def goes_beside(command: RunCommand) -> bool:
-    """Whether a command is served while the history is compacted for a step (C.K.9)."""
-    return not isinstance(command, CompileStep | OverflowStep | ClearHistory)
-
-
 def digest_command(command: RunCommand) -> str:
     """What a command asks for, as a digest: attempt, reply address, times and how it brings its messages left out."""
     key: tuple[object, ...]

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from contextbus.actors import append, gather, recorded, settle, stepping, stored
-from contextbus.actors.effects import Cancel, Effects, Fetch, Scatter, Send, Timer
+from contextbus.actors import append, beside, gather, queueing, recorded, settle, stepping, stored
+from contextbus.actors.effects import Cancel, Effects, Fetch, Scatter, Send
 from contextbus.actors.flight import (
     DEADLINE,
     Flight,
@@ -20,10 +20,6 @@ from contextbus.actors.flight import (
     SelectionState,
     StepCommand,
     deadline_token,
-    digest_command,
-    drop_waiting,
-    follow,
-    goes_beside,
     items_token,
 )
 from contextbus.actors.needs import late_callback
@@ -46,8 +42,6 @@ from contextbus_protocol.commands import (
 )
 from contextbus_protocol.compaction import CompactionEnded
 from contextbus_protocol.errors import (
-    BusyError,
-    CommandMismatchError,
     ConflictError,
     ContextBusError,
     DeadlineExceededError,
@@ -60,7 +54,6 @@ from contextbus_protocol.questions import ItemsOffered
 from contextbus_protocol.subjects import ActorName
 
 CONFLICTS: Final = 5
-LONGEST_QUEUE: Final = 64
 
 replace = msgspec.structs.replace
 Step = tuple[SelectionState, Effects]
@@ -113,8 +106,10 @@ class Selection:
                 | RedactPackages()
                 | ResetCompaction()
                 | ClearHistory()
-            ):
-                return self._take(state, message)
+            ) as command:
+                if beside.may_begin(state, command):
+                    return self._begin(state, command, (queueing.timer_of(command),))
+                return queueing.enqueue(state, command)
             case CompactionEnded():
                 return self._compacted(state, message)
             case CancelCommand():
@@ -126,34 +121,8 @@ class Selection:
 
     # -- commands
 
-    def _take(self, state: SelectionState, command: RunCommand) -> Step:
-        flight, held = state.flight, state.held
-        timer = Timer(command.run, deadline_token(command), command.seconds_left)
-        if flight is None and (held is None or (goes_beside(command) and held.command.command != command.command)):
-            return self._begin(state, command, (timer,))
-        under_way = tuple(f.command for f in (flight, held) if f is not None)
-        known = next((c for c in (*under_way, *state.waiting) if c.command == command.command), None)
-        if known is None:
-            if len(state.waiting) >= LONGEST_QUEUE:
-                busy = BusyError(f"{LONGEST_QUEUE} commands wait for this run; ask again later")
-                return state, (recorded.refuse_command(command, busy),)
-            return replace(state, waiting=(*state.waiting, command)), (timer,)
-        if digest_command(known) != digest_command(command):
-            error = CommandMismatchError(f"command id {command.command!r} is in use for another command; take a new id")
-            return state, (recorded.refuse_command(command, error),)
-        if command.attempt < known.attempt or (command.attempt, command.reply_to) == (known.attempt, known.reply_to):
-            return state, ()
-        if known in under_way and command.attempt == known.attempt:
-            return follow(state, command), ()
-        if flight is not None and known is flight.command:
-            return replace(state, flight=replace(flight, command=command)), ()
-        if held is not None and known is held.command:
-            return replace(state, held=replace(held, command=command)), ()
-        waiting = tuple(command if c is known else c for c in state.waiting)  # a retry keeps its place
-        return replace(state, waiting=waiting), (timer,)
-
     def _cancel(self, state: SelectionState, message: CancelCommand) -> Step:
-        state, late = drop_waiting(state, message.command)
+        state, late = queueing.drop_waiting(state, message.command)
         held = state.held
         if held is not None and held.command.command == message.command:
             return self._let_go(state, held, ())
@@ -184,14 +153,11 @@ class Selection:
     # -- answers
 
     def _answer(self, state: SelectionState, message: AnyMessage) -> Step:
-        flight, held = state.flight, state.held
-        if held is not None and isinstance(message, Elapsed) and message.token == deadline_token(held.command):
-            late = recorded.refuse_command(held.command, DeadlineExceededError("the time for this command is over"))
-            return self._let_go(state, held, (late,))
+        if isinstance(message, Elapsed):
+            return self._elapsed(state, message.token)
+        flight = state.flight
         if flight is None:
             return state, ()
-        if isinstance(message, Elapsed):
-            return self._elapsed(state, flight, message.token)
         if getattr(message, "token", None) != _token_of(flight, message):
             return state, ()  # late, repeated, or of an earlier attempt
         if stepping.is_awaited(message, flight):
@@ -241,21 +207,27 @@ class Selection:
         flight = replace(flight, items=message)
         return self._proceed(replace(state, flight=flight), flight, ())
 
-    def _elapsed(self, state: SelectionState, flight: Flight, token: str) -> Step:
-        if token == deadline_token(flight.command):
+    def _elapsed(self, state: SelectionState, token: str) -> Step:
+        flight, held = state.flight, state.held
+        if held is not None and token == deadline_token(held.command):
+            late = recorded.refuse_command(held.command, DeadlineExceededError("the time for this command is over"))
+            return self._let_go(state, held, (late,))
+        if flight is not None and token == deadline_token(flight.command):
             # in the commit phase the outcome is not known: whoever comes next must look first
             state = replace(state, loaded=state.loaded and flight.phase != "commit")
             return self._fail(state, flight, DeadlineExceededError("the time for this command is over"))
-        state, late = drop_waiting(state, token.removesuffix(DEADLINE))
-        if late is not None:
+        state, waiting = queueing.drop_waiting(state, token.removesuffix(DEADLINE))
+        if waiting is not None:
             error = DeadlineExceededError("the time for this command was over before its turn came")
-            return state, (recorded.refuse_command(late, error),)
+            return state, (recorded.refuse_command(waiting, error),)
+        if flight is None:
+            return beside.note_lateness(state, token), ()
         if token == gather.end_token(flight):
             flight = replace(flight, timed=False)
         if flight.phase == "callback" and token == gather.end_token(flight):
             return self._fail_step(state, stepping.note_lateness(flight), late_callback(flight))
         if flight.phase != "gather":
-            return replace(state, flight=flight), ()
+            return beside.note_lateness(replace(state, flight=flight), token), ()
         if token == gather.half_token(flight):
             flight, queries = gather.ask_missing(flight)
             return replace(state, flight=flight), (Scatter(queries),)
@@ -286,15 +258,9 @@ class Selection:
                     if isinstance(command, CompileStep):
                         settle.check_step(command)
                     flight, more = stepping.advance(state.fold, flight, self._at)
-                    state = replace(state, flight=flight)
-                    return (
-                        self._hold(state, flight, (*effects, *more))
-                        if flight.phase == "compact"
-                        else (
-                            state,
-                            (*effects, *more),
-                        )
-                    )
+                    if flight.phase == "compact":
+                        return self._take_next(beside.hold(state, flight), (*effects, *more))
+                    return replace(state, flight=flight), (*effects, *more)
                 case _:
                     return self._record(state, flight, effects)
         except ContextBusError as exc:
@@ -329,43 +295,20 @@ class Selection:
 
     # -- beside a compaction
 
-    def _hold(self, state: SelectionState, flight: Flight, effects: Effects) -> Step:
-        """Put the step aside while its history is compacted: what may go beside it does (C.K.9)."""
-        return self._take_next(replace(state, flight=None, held=flight), effects)
-
     def _let_go(self, state: SelectionState, held: Flight, effects: Effects) -> Step:
-        """The step that waits for a compaction is over: the compaction stops before its next effect (D.W.5)."""
-        command = held.command
-        cancel = CancelCommand(run=command.run, tenant=self._tenant, command=command.command)
-        effects += (
-            Send(subjects.command("compaction", self._tenant), cancel),
-            Cancel(command.run, deadline_token(command)),
-        )
-        if held.timed:
-            effects += gather.cancel_timers(held)
-        state = replace(state, held=None)
-        return (state, effects) if state.flight is not None else self._take_next(state, effects)
+        state, more = beside.let_go(state, held, self._tenant)
+        return (state, effects + more) if state.flight is not None else self._take_next(state, effects + more)
 
     def _compacted(self, state: SelectionState, message: CompactionEnded) -> Step:
-        held = state.held
-        if held is None or message.token != held.token:
-            return state, ()  # late, or of an earlier attempt
-        if message.status == "interrupted":
-            held = replace(held, conflicts=held.conflicts + 1)
-        else:
-            held = replace(held, compacted=message)
-        held = replace(held, phase="open", loading=True, prepared=None)
-        state = replace(state, held=held)
+        state = beside.note_end(state, message)
         return self._take_next(state, ()) if state.flight is None else (state, ())
 
     def _resume_held(self, state: SelectionState, held: Flight, effects: Effects) -> Step:
-        """Go on with the step whose compaction is over, on the log as it is now."""
-        state = replace(state, flight=held, held=None)
+        state, load = beside.resume(state, held)
         if held.conflicts > CONFLICTS:
             error = ConflictError("others changed the run faster than its history could be compacted")
             return self._fail(replace(state, loaded=False), held, error, effects)
-        at_least = state.fold.sequence if held.compacted is None else held.compacted.sequence
-        return state, (*effects, settle.load_of(state.fold, held.token, at_least))
+        return state, (*effects, load)
 
     # -- after the commit
 
@@ -387,7 +330,8 @@ class Selection:
         if flight.conflicts + 1 > CONFLICTS:
             error = ConflictError("others changed the run faster than this command could be decided")
             return self._fail(replace(state, loaded=False), flight, error)
-        flight = replace(flight, phase="open", loading=True, conflicts=flight.conflicts + 1)
+        failing = None if flight.failing == "restore" else flight.failing  # the checkpoint may be another by now
+        flight = replace(flight, phase="open", loading=True, conflicts=flight.conflicts + 1, failing=failing)
         load = settle.load_of(state.fold, flight.token, state.fold.sequence + 1)
         return replace(state, flight=flight), (load,)
 
@@ -437,11 +381,11 @@ class Selection:
         held = state.held
         if held is not None and held.phase == "open":
             return self._resume_held(state, held, effects)
-        command = next((c for c in state.waiting if held is None or goes_beside(c)), None)
+        command = beside.next_waiting(state)
         if command is None:
             return state, effects
         if command.command == over:
-            effects += (Timer(command.run, deadline_token(command), command.seconds_left),)
+            effects += (queueing.timer_of(command),)
         rest = tuple(c for c in state.waiting if c is not command)
         return self._begin(replace(state, waiting=rest), command, effects)
 

@@ -26,7 +26,7 @@ from contextbus.sources.skill_files import Skill
 from contextbus.sources.skills import SkillsSource
 from contextbus_protocol import subjects
 from contextbus_protocol.errors import DeadlineExceededError, InvalidTypeError
-from contextbus_protocol.events import MessagesAppended, PackageRedacted, StepCompiled
+from contextbus_protocol.events import CompactionCompleted, MessagesAppended, PackageRedacted, StepCompiled
 from contextbus_protocol.values import (
     CompactionOptions,
     ContextBudget,
@@ -229,6 +229,8 @@ class ContextBus:
                     wanted.append(event.inputs)
                 elif isinstance(event, StepCompiled):
                     wanted += [r for r in (event.package, event.facts) if r is not None]
+                elif isinstance(event, CompactionCompleted):
+                    wanted += [r for r in (event.replaced_by, event.archive) if r is not None]
                 elif isinstance(event, PackageRedacted):
                     wanted.append(event.replacement)
         return await read_blobs(self.driver, log.run, wanted)

@@ -6,9 +6,9 @@ import msgspec
 
 from contextbus.core.owed import owe_entries
 from contextbus.core.persistent import Vector
-from contextbus.core.placed_blocks import PlacedBlock
+from contextbus.core.placed_blocks import PlacedBlocks
 from contextbus.core.prefix import break_prefix
-from contextbus.core.projection import request_eighteenths
+from contextbus.core.projection import blocks_before, request_eighteenths
 from contextbus.core.run_state import Checkpoint, CompactionFailures, LastStep, Measured, RunState, Segment
 from contextbus_protocol.events import (
     CallSucceeded,
@@ -30,7 +30,11 @@ replace = msgspec.structs.replace
 
 
 def complete(state: RunState, event: CompactionCompleted) -> RunState:
-    """The state once a checkpoint is saved: it is adopted (C.K.2, C.L.9)."""
+    """The state once a checkpoint is saved: it is adopted (C.K.2, C.L.9).
+
+    A summary that passed ends a row of failures.  A range that was dropped since its summariser gave nothing goes on
+    with it (C.X.5); one that was dropped without asking changes nothing of it.
+    """
     checkpoint = Checkpoint(
         evaluation=event.evaluation,
         source_count=event.source_count,
@@ -42,23 +46,35 @@ def complete(state: RunState, event: CompactionCompleted) -> RunState:
         eighteenths=sum(fact.eighteenths for fact in event.replacement),
         records=event.records,
     )
-    state = replace(state, failures=CompactionFailures(), compaction_due=False)
-    return add_usage(adopt(state, checkpoint, keeps_blocks=event.host), event.usage)
+    leaving = 0 if event.host else blocks_before(state, event.replaced_range.end)
+    state = replace(_adopt(state, checkpoint, leaving), compaction_due=False)
+    if event.dropped and event.pieces:
+        state = replace(state, failures=_count_failure(state, "error"))
+    elif not event.dropped and not event.host:
+        state = replace(state, failures=CompactionFailures())
+    return add_usage(state, event.usage)
 
 
-def adopt(state: RunState, checkpoint: Checkpoint, *, keeps_blocks: bool = False) -> RunState:
+def _adopt(state: RunState, checkpoint: Checkpoint, leaving: int) -> RunState:
     """The state with a checkpoint in place: the blocks of the range left with it (C.E.9), and are owed (D.H.5).
 
     What the last request began with has changed (D.F.22), and no count that was measured of it holds (C.M.7).
+
+    Args:
+        state: the run.
+        checkpoint: what stands in place of its first messages.
+        leaving: so many blocks, oldest first, lay in the range; one behind the boundary stays.
     """
-    blocks = state.blocks
-    gone: tuple[PlacedBlock, ...] = ()
-    if not keeps_blocks:
-        blocks, gone = state.blocks.drop(lambda block: block.position <= checkpoint.source_count)
+    blocks = [*state.blocks]
     if state.last is not None:
         state = break_prefix(state, "compaction", checkpoint.source_count)
-    state = replace(state, checkpoint=replace(checkpoint, applies=True), blocks=blocks, measured=None)
-    return owe_entries(state, gone)
+    state = replace(
+        state,
+        checkpoint=replace(checkpoint, applies=True),
+        blocks=PlacedBlocks().add(*blocks[leaving:]) if leaving else state.blocks,
+        measured=None,
+    )
+    return owe_entries(state, blocks[:leaving])
 
 
 def is_applicable(state: RunState, checkpoint: Checkpoint) -> bool:
@@ -90,7 +106,8 @@ def extend(state: RunState, event: MessagesAppended) -> RunState:
         state = replace(state, turn_begins=True)
     checkpoint = state.checkpoint
     if checkpoint is not None and not checkpoint.applies and is_applicable(state, checkpoint):
-        state = adopt(state, checkpoint)
+        leaving = sum(1 for block in state.blocks if block.position <= checkpoint.source_count)
+        state = _adopt(state, checkpoint, leaving)
     return state
 
 
@@ -100,16 +117,19 @@ def fail(state: RunState, event: CompactionFailed) -> RunState:
     failures = state.failures
     if event.reason == "paused":
         return replace(state, failures=replace(failures, told=True))
-    if event.phase != "compact" or event.reason not in COUNTED:
-        return state
-    in_row = failures.in_row + 1
-    failures = CompactionFailures(
+    if event.phase != "compact" or event.reason not in COUNTED or not event.summariser:
+        return state  # it says nothing of a summary or of who writes it
+    return replace(state, failures=_count_failure(state, event.reason, event.refused))
+
+
+def _count_failure(state: RunState, reason: CompactionReason, refused: int | None = None) -> CompactionFailures:
+    in_row = state.failures.in_row + 1
+    return CompactionFailures(
         in_row=in_row,
-        reason=event.reason,
-        refused_range=event.refused,
+        reason=reason,
+        refused_range=refused,
         paused_at=request_eighteenths(state) if in_row >= MOST_FAILURES else None,
     )
-    return replace(state, failures=failures)
 
 
 def redact_summary(state: RunState, event: SummaryRedacted) -> RunState:

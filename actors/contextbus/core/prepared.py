@@ -10,6 +10,7 @@ from contextbus.core.budget import require_count, usable_input_tokens
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message, latest_user_text
 from contextbus.core.prefix import system_chain
+from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import read_tools
 from contextbus_protocol.callbacks import CallbackAnswered
@@ -81,6 +82,9 @@ def fold_prepared(messages: Sequence[ChatMessage], estimator: Estimator) -> Prep
 def prepared_user_text(state: RunState, messages: Sequence[ChatMessage]) -> str:
     """The latest user text of messages that the hook gave; blocks of the run in them are none (D.G.17, D.G.33)."""
     own = {block.fact.digest for block in state.blocks}
+    checkpoint = applied(state)
+    if checkpoint is not None:
+        own.update(fact.digest for fact in checkpoint.replacement if fact.own)
     if state.last is not None:
         own.update(fact.digest for fact in (state.last.block, *state.last.tail) if fact is not None)
     return latest_user_text(messages, own)

@@ -75,6 +75,23 @@ def order_replacement(
     return ordered
 
 
+def blocks_before(state: RunState, end: int) -> int:
+    """How many blocks, oldest first, stand among the first ``end`` messages of the request history (C.E.9)."""
+    checkpoint = applied(state)
+    blocks = [(block.position, True) for block in state.blocks]
+    start, before, inner = 0, 0, 0
+    if checkpoint is not None:
+        start = checkpoint.source_count
+        among = [*takewhile(lambda block: block[0] <= start, blocks)]
+        facts = checkpoint.replacement
+        ordered = order_replacement([False] * len(facts), [fact.source for fact in facts], start, among)
+        if end <= len(ordered):
+            return sum(ordered[:end])
+        before, inner = len(ordered), len(among)
+    behind = enumerate(position for position, _ in blocks[inner:])
+    return inner + sum(1 for index, position in behind if before + position - start + index < end)
+
+
 def request_digests(state: RunState, count: int | None = None, before: int | None = None) -> Iterator[str]:
     """Digests of the request history's messages, in order.
 

@@ -30,6 +30,7 @@ from contextbus.core.step import (
     warn_of_usage,
 )
 from contextbus.replay.checks import Check, CheckStatus, FetchBlob
+from contextbus.replay.compactions import Compactions
 from contextbus.replay.differences import first_difference
 from contextbus.replay.form import find_command_flaw, find_flaws
 from contextbus.replay.redactions import Redactions, check_redaction, find_redactions
@@ -48,7 +49,7 @@ from contextbus_protocol.events import (
     WorkingMemoryPatched,
     WorkingMemoryUsed,
 )
-from contextbus_protocol.package import CountFact, Package
+from contextbus_protocol.package import CountFact, Package, WarningCode
 from contextbus_protocol.subjects import Part
 
 
@@ -95,6 +96,7 @@ def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
     memory = {0: MemoryState(log.run)} | {logged.sequence: state for logged, state in states}
     state = RunState(log.run)
     redactions = find_redactions(log)
+    compactions = Compactions(log, memory, fetch)
     for logged in log.commits:
         if logged.commit.previous != state.digest:
             yield Check(
@@ -107,7 +109,7 @@ def _checks(log: RunLog, fetch: FetchBlob) -> Iterator[Check]:
             return
         yield from _check_form(log.run, "run", logged, log.commits)
         try:
-            yield from _check_commit(state, logged, memory, fetch, redactions)
+            yield from _check_commit(state, logged, memory, fetch, redactions, compactions)
             state = fold_commit(state, logged.sequence, logged.digest, logged.commit)
         except ContextBusError as exc:
             yield Check(logged.sequence, "different", field="events", expected="a commit that folds", got=exc.message)
@@ -144,8 +146,10 @@ def _check_commit(
     memory: dict[int, MemoryState],
     fetch: FetchBlob,
     redactions: Redactions,
+    compactions: Compactions,
 ) -> Iterator[Check]:
     before = state
+    yield from compactions.check_commit(logged)
     for event in logged.commit.events:
         if isinstance(event, MessagesAppended):
             yield from _check_messages(before, logged, event, fetch)
@@ -164,8 +168,11 @@ def _check_commit(
             elif event.package in redactions.erased:
                 yield Check(logged.sequence, "redacted", event.step, "package", event.package, "redacted by a forget")
             else:
-                yield _check_step(before, logged, event, memory, fetch)
-        before = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command, logged.commit.at)
+                warnings = compactions.warnings_of(before, event)
+                yield _check_step(before, logged, event, memory, fetch, warnings)
+        after = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command, logged.commit.at)
+        yield from compactions.check(before, after, logged, event)
+        before = after
 
 
 def _check_messages(
@@ -231,6 +238,7 @@ def _check_step(
     event: StepCompiled,
     memory: dict[int, MemoryState],
     fetch: FetchBlob,
+    warnings: tuple[WarningCode, ...],
 ) -> Check:
     def check(status: CheckStatus, field: str = "", expected: object = "", got: object = "") -> Check:
         return Check(logged.sequence, status, event.step, field, str(expected), str(got))
@@ -256,7 +264,7 @@ def _check_step(
         output = blobs.decode_output(data)
         stored = decode_json(bytes(output.package), Package)
         estimator = _estimator(state, event, stored)
-        again, text = _compute(state, logged, event, output, known, estimator)
+        again, text = _compute(state, logged, event, output, known, estimator, warnings)
     except ContextBusError as exc:
         return check("different", "step", "a compiled step", f"{exc.code}: {exc.message}")
     flaw = find_command_flaw(logged.commit, event, output.user_text)
@@ -293,6 +301,7 @@ def _compute(
     output: blobs.StepOutput,
     memory: MemoryState,
     estimator: Estimator,
+    warnings: tuple[WarningCode, ...],
 ) -> tuple[StepCompiled, str]:
     snapshot = memory.snapshot if event.working_memory is not None else None
     recorded, hook = event.options, _prepared(event, output, estimator)
@@ -370,7 +379,7 @@ def _compute(
         overflow=event.overflow,
         erasures=event.erasures,
         usage=event.usage,
-        warnings=warn_of_usage(state, event.usage),
+        warnings=(*warn_of_usage(state, event.usage), *warnings),
     )
     package = place(decision, output.results, snapshot, message.query, restored)
     again, text, _ = compile_event(message, package, estimator)

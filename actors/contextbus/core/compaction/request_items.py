@@ -18,12 +18,14 @@ class RequestItems(msgspec.Struct, frozen=True):
     """The messages of a request history, with blocks among them.
 
     ``facts`` are what a checkpoint says of each, None for blocks.  ``covers`` is the number of source messages that
-    stand up to and with each.
+    stand up to and with each.  The first ``replaced`` of them stand in place of ``base`` source messages.
     """
 
     items: tuple[Item, ...]
     facts: tuple[ReplacementFact | None, ...]
     covers: tuple[int, ...]
+    replaced: int = 0
+    base: int = 0
 
     def source_count(self, end: int) -> int:
         """How many source messages the first ``end`` messages stand for (C.L.7)."""
@@ -70,6 +72,7 @@ def request_items(state: RunState, texts: Mapping[str, tuple[ChatMessage, ...]])
         entries = order_replacement(replaced, [fact.source for fact in facts], start, among)
         blocks = blocks[len(among) :]
     covers = [start] * len(entries)
+    replaced_count = len(entries)
     bodies = _bodies_behind(state, start, texts)
     place = 0
     for index, entry in enumerate(state.history[start:], start):
@@ -85,7 +88,9 @@ def request_items(state: RunState, texts: Mapping[str, tuple[ChatMessage, ...]])
         covers.append(index + 1)
     entries += [block for _, block in blocks[place:]]
     covers += [state.history.count] * (len(entries) - len(covers))
-    return RequestItems(tuple(e.item for e in entries), tuple(e.fact for e in entries), tuple(covers))
+    return RequestItems(
+        tuple(e.item for e in entries), tuple(e.fact for e in entries), tuple(covers), replaced_count, start
+    )
 
 
 class _Entry(msgspec.Struct, frozen=True):

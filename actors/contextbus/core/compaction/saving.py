@@ -13,7 +13,7 @@ from contextbus.core.compaction.summariser_input import archived_span
 from contextbus.core.compaction.survival import count_survivors
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message
-from contextbus.core.projection import applied
+from contextbus.core.projection import applied, blocks_before
 from contextbus.core.run_state import RunState
 from contextbus.core.working_memory_items import list_items
 from contextbus_protocol import blobs, digests
@@ -86,7 +86,7 @@ def save(
         pieces=outcome.pieces,
         identifiers=_count_identifiers(request, outcome, working_memory),
         thinking=find_thinking(request, end) if started.binds_thinking else (),
-        records=find_records(state, source_count),
+        records=find_records(state, end),
         dropped=outcome.summary is None,
         host_counts=host_counts,
         token_scope="request",
@@ -140,9 +140,14 @@ def find_thinking(request: RequestItems, end: int) -> tuple[tuple[int, int], ...
     return tuple(ranges)
 
 
-def find_records(state: RunState, source_count: int) -> tuple[RecordReference, ...]:
-    """The records of every block that lay in or before a range, those of an earlier checkpoint among them (C.X.11)."""
-    steps = {block.step for block in state.blocks if block.position <= source_count}
+def find_records(state: RunState, end: int) -> tuple[RecordReference, ...]:
+    """The records of every block in or before a range, those of an earlier checkpoint among them (C.X.11).
+
+    Args:
+        state: the run as it is replaced in.
+        end: the index behind the range in the request history.
+    """
+    steps = {block.step for block in [*state.blocks][: blocks_before(state, end)]}
     checkpoint = applied(state)
     before = () if checkpoint is None else checkpoint.records
     found = (RecordReference(e.source, e.record_id, e.revision) for e in state.placed if e.step in steps)

@@ -1,0 +1,185 @@
+"""What a compaction has committed, and what whoever asked for it is told (C.K.2, C.K.4, C.O)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from contextbus.actors.compacting import Failure, Instance, Job
+from contextbus.actors.effects import Effects, Send
+from contextbus.core.checkpoints import COUNTED
+from contextbus.core.compaction.reduction import CannotFit, Reduced, add_usages
+from contextbus.core.compaction.saving import save
+from contextbus.core.estimate import Estimator
+from contextbus.core.run_state import RunState
+from contextbus_protocol import digests
+from contextbus_protocol.codec import encode_json
+from contextbus_protocol.commit_requests import CommitHead, Record
+from contextbus_protocol.compaction import CompactionEnded
+from contextbus_protocol.errors import (
+    ContextBudgetExceededError,
+    ContextBusError,
+    ErrorData,
+    RequestOverheadError,
+    SummariserFailedError,
+    error_of,
+)
+from contextbus_protocol.events import AnyEvent, CompactionFailed, CompactionReason
+
+replace = msgspec.structs.replace
+
+
+def begin_commit(fold: RunState, job: Job, at: Instance) -> tuple[Job, Effects]:
+    """Have the start committed, with the messages that it is decided on (C.K.9)."""
+    return replace(job, phase="started"), (Send(at.placement, _record(fold, job, at, "started", _first_events(job))),)
+
+
+def save_commit(fold: RunState, job: Job, at: Instance, outcome: Reduced, estimator: Estimator) -> tuple[Job, Effects]:
+    """Have the checkpoint committed (C.K.3); the start with it where no summariser had to be waited for."""
+    assert job.request is not None
+    assert job.after is not None
+    saved = save(
+        job.after,
+        job.request,
+        job.compact.started,
+        replace(outcome, pieces=job.requests, usages=job.usages),
+        estimator=estimator,
+        working_memory=job.compact.working_memory,
+        host_counts=job.host_counts,
+    )
+    events = (*(() if job.begun else _first_events(job)), saved.event)
+    record = _record(fold, job, at, "completed", events, saved.blobs)
+    job = replace(job, phase="commit", saved=saved, end=saved.event.source_count)
+    return job, (Send(at.placement, record),)
+
+
+def fail_commit(fold: RunState, job: Job, at: Instance, failure: Failure) -> tuple[Job, Effects]:
+    """Have a failure committed (C.K.4); of an evaluation it is the only event (C.O.6)."""
+    compact = job.compact
+    event = CompactionFailed(
+        evaluation=compact.started.evaluation,
+        step=compact.started.step,
+        phase=failure.phase,
+        reason=failure.reason,
+        usage=add_usages(job.usages),
+        refused=failure.refused,
+        summariser=compact.started.options.summariser if failure.blames else "",
+        origin_code=failure.origin_code,
+        origin_type=failure.origin_type,
+        token_scope="request",
+    )
+    first = () if job.begun or failure.phase != "compact" else _first_events(job)
+    record = _record(fold, job, at, f"failed-{failure.phase}", (*first, event))
+    return replace(job, phase="failing", failure=failure), (Send(at.placement, record),)
+
+
+def failure_of(job: Job, outcome: CannotFit) -> Failure:
+    """What the event says of a reduction that did not fit."""
+    assert job.request is not None
+    cost = sum(item.cost for item in job.request.items[outcome.start : outcome.end])
+    return Failure(
+        phase="compact",
+        reason=outcome.reason,
+        refused=cost if outcome.unshrunk else None,
+        blames=outcome.reason in COUNTED,
+    )
+
+
+def _first_events(job: Job) -> tuple[AnyEvent, ...]:
+    restored = job.compact.restored
+    return (job.compact.started,) if restored is None else (restored, job.compact.started)
+
+
+def _record(
+    fold: RunState,
+    job: Job,
+    at: Instance,
+    status: str,
+    events: tuple[AnyEvent, ...],
+    stored: tuple[tuple[str, bytes], ...] = (),
+) -> Record:
+    """A request to commit for an evaluation; evaluation and status are its id (C.O.8)."""
+    head, history = job.compact.head, job.compact.history
+    with_history = job.compact.started in events and not job.begun
+    count, chain = (history.count, history.chain) if with_history else (fold.history.count, fold.history.chain)
+    return Record(
+        run=job.compact.run,
+        head=CommitHead(
+            tenant=at.tenant,
+            run=job.compact.run,
+            command=f"{job.compact.started.evaluation}-{status}",
+            command_digest=digests.digest_bytes(encode_json(events)),
+            attempt=job.conflicts + 1,
+            at=head.at,
+            expected=fold.sequence,
+            previous=fold.digest,
+            token=job.token,
+            reply_to=at.inbox,
+            notify=at.inbox,
+            seconds_left=head.seconds_left,
+        ),
+        history=history if with_history else None,
+        count=count,
+        chain=chain,
+        events=events,
+        blobs=stored,
+    )
+
+
+def ended(job: Job, fold: RunState, status: Literal["completed", "failed", "interrupted"]) -> CompactionEnded:
+    """The answer to whoever asked for a compaction."""
+    return CompactionEnded(
+        run=job.compact.run,
+        token=job.compact.head.token,
+        evaluation=job.compact.started.evaluation,
+        sequence=fold.sequence,
+        status=status,
+    )
+
+
+def ended_by(job: Job, fold: RunState, failure: Failure) -> CompactionEnded:
+    """The answer to whoever asked for a compaction that failed: what the event says, and the error of the step."""
+    last = fold.failures.reason if failure.reason == "paused" else None
+    error = error_of_failure(failure, last, job.compact.started.options.summariser)
+    return replace(
+        ended(job, fold, "failed"),
+        phase=failure.phase,
+        reason=failure.reason,
+        code=error.code,
+        message=error.message,
+        data=error.data,
+    )
+
+
+def error_of_failure(failure: Failure, last: CompactionReason | None, summariser: str) -> ContextBusError:
+    """The error that a step gets where it stops for a failure (C.K.4, C.X.5).
+
+    Args:
+        failure: what failed.
+        last: the reason of the failure before, where compaction is paused.
+        summariser: the run's summariser.
+    """
+    if failure.code is not None:
+        data = ErrorData(
+            phase="compaction",
+            origin=failure.origin,
+            origin_code=failure.origin_code,
+            origin_type=failure.origin_type,
+        )
+        return error_of(failure.code, failure.text, data)
+    reason = last or failure.reason
+    data = ErrorData(phase="compaction", origin_code=reason)
+    if reason == "request-overhead":
+        text = (
+            "what is sent beside the messages leaves no room under the target; raise target_tokens or send fewer tools"
+        )
+        return RequestOverheadError(text, data)
+    if reason in ("no-safe-boundary", "protected-history"):
+        text = f"the history cannot be compacted ({reason}): what must stay is too large or its work is open"
+        return ContextBudgetExceededError(text, data)
+    code = failure.origin_code if failure.reason == "error" else None
+    data = ErrorData(phase="compaction", origin=summariser, origin_code=code or reason, origin_type=failure.origin_type)
+    paused = "; compaction is paused until the history has grown or reset_compaction is called"
+    text = f"summariser {summariser!r} gave no summary that can be used ({reason})"
+    return SummariserFailedError(text + (paused if failure.reason == "paused" else ""), data)
