@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
+from contextbus.actors.compaction import CompactionState
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import PlacementState
@@ -211,6 +212,7 @@ def check_states(world: World, log: RunLog) -> None:
         match state:
             case SelectionState():
                 assert state.flight is None, f"{node.name} has {state.flight} in flight"
+                assert state.held is None, f"{node.name} has {state.held} beside a compaction"
                 assert not state.waiting, f"{node.name} lets commands wait"
                 if state.loaded and state.fold.sequence == final.sequence:
                     assert state.fold == final, f"{node.name}'s state is not the fold"
@@ -218,6 +220,11 @@ def check_states(world: World, log: RunLog) -> None:
                 assert node.rule.is_idle(state), f"{node.name} is not at rest"
                 if state.loaded and memory and state.fold.sequence == memory[-1][1].sequence:
                     assert state.fold == memory[-1][1], f"{node.name}'s state is not the fold"
+            case CompactionState():
+                assert state.job is None, f"{node.name} has {state.job} under way"
+                assert not state.waiting, f"{node.name} lets compactions wait"
+                if state.fold.sequence == final.sequence:
+                    assert state.fold == final, f"{node.name}'s state is not the fold"
             case PlacementState():
                 assert not state.jobs, f"{node.name} has {state.jobs[0].head.command} under way"
             case _:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from contextbus.actors import append, catch_up
+from contextbus.actors.compaction import Compaction
 from contextbus.actors.effects import (
     Cancel,
     Effects,
@@ -31,11 +32,13 @@ from contextbus.actors.placement import Placement
 from contextbus.actors.selection import Selection
 from contextbus.actors.working_memory import WorkingMemory
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.compaction import Summarise
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Elapsed, Fetched
 from contextbus_protocol.questions import Query
 from tests.simulation.server import Server
 from tests.simulation.sources import Records, answer_query
+from tests.simulation.summarisers import Behaviour, answer_request, choose_behaviour
 
 TENANT = "t"
 SILENCE = 2.0
@@ -56,9 +59,24 @@ class Faults(msgspec.Struct, frozen=True):
     callback: float = 0.1
     outages: int = 2
     replicated: bool = False
+    summariser: float = 0.4
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, summariser=0)
+
+
+class Summarising(msgspec.Struct):
+    """A request to the summariser: when it came, how it was taken, and when its first answer arrived or time ended."""
+
+    request: Summarise
+    behaviour: Behaviour
+    asked: float
+    over: float
+
+    @property
+    def evaluation(self) -> str:
+        """The evaluation that it is of: its token names it."""
+        return self.request.token.split("/")[-2]
 
 
 AnyRule = Rule[Any]
@@ -95,6 +113,8 @@ class World:
         self.server = Server(replicated=faults.replicated)
         self.records = Records()
         self.receivers: dict[str, Receiver] = {}
+        self.summaries: list[Summarising] = []
+        self.behaviours: list[Behaviour] = []
         self._queue: list[tuple[float, float, int, Callable[[], None]]] = []
         self._order = 0
         self._serial = 0
@@ -104,6 +124,7 @@ class World:
             ("selection", lambda n: Selection(TENANT, self.inbox(n))),
             ("working-memory", lambda n: WorkingMemory(TENANT, n)),
             ("placement", lambda _: Placement()),
+            ("compaction", lambda n: Compaction(TENANT, self.inbox(n))),
         ]
         self.nodes = {f"{name}-{i}": Node(f"{name}-{i}", make) for name, make in makes for i in range(instances)}
         self._groups = {subjects.command(name, TENANT): [f"{name}-{i}" for i in range(instances)] for name, _ in makes}
@@ -218,6 +239,8 @@ class World:
                     for query in queries:
                         if isinstance(query, Query):
                             self._ask(query)
+                        elif isinstance(query, Summarise):
+                            self._summarise(query)
                 case Load():
                     load_state, load_next = catch_up.begin(effect, TENANT)
                     self._read(node, node.incarnation, load_state, load_next)
@@ -307,7 +330,18 @@ class World:
 
         return guarded
 
-    # -- sources
+    # -- sources and summariser
+
+    def _summarise(self, request: Summarise) -> None:
+        """Ask the summariser; ``behaviours`` are those that were chosen for the next requests."""
+        chosen = self.behaviours.pop(0) if self.behaviours else choose_behaviour(self.random, self.faults.summariser)
+        noted = Summarising(request, chosen, self.now, self.now + request.seconds_left)
+        self.summaries.append(noted)
+        answers = answer_request(request, chosen, self.random.expovariate(200))
+        if answers:
+            noted.over = min(noted.over, self.now + min(delay for delay, _ in answers))
+        for delay, message in answers:
+            self.at(delay, partial(self.send, request.reply_to, message))
 
     def _ask(self, query: Query) -> None:
         erased = self.server.by_subject.get(subjects.erasures(TENANT), [])
