@@ -60,15 +60,18 @@ class StepFacts(Value, frozen=True, kw_only=True):
     entries: tuple[EntryFact, ...]
 
 
-class Replacement(Value, frozen=True, kw_only=True):
-    """The messages that stand in place of the first source messages (C.L.1), in the order of the event's facts."""
+class Replacement(Value, frozen=True, kw_only=True, tag_field="type", tag="replacement"):
+    """The messages that stand in place of the first source messages (C.L.1), in the order of the event's facts.
+
+    The tag keeps its bytes apart from those of a step's input: a forget erases this blob, never that one (C.X.11).
+    """
 
     version: int
     messages: tuple[ChatMessage, ...]
 
 
-class ArchivedSpan(Value, frozen=True, kw_only=True):
-    """The source messages, and an earlier summary, that a compaction replaced (C.X.8)."""
+class ArchivedSpan(Value, frozen=True, kw_only=True, tag_field="type", tag="archived-span"):
+    """The source messages, and an earlier summary, that a compaction replaced (C.X.8); tagged as a replacement is."""
 
     version: int
     messages: tuple[ChatMessage, ...]

@@ -236,7 +236,7 @@ def test_too_many_lost_races_end_the_compaction_and_leave_the_history_as_it_is()
         ("[No word at all]", "error", "error"),
         ("   ", "empty-summary", "empty-summary"),
         ("word " * 2_000, "summary-too-large", "summary-too-large"),
-        ("word " * 170, "summary-too-large", "summary-too-large"),  # it fits, and shrinks too little
+        ("word " * 185, "summary-too-large", "summary-too-large"),  # it fits, and shrinks too little
         (Summarised(run=RUN, token="", summariser="", parts=(), finish_reason="length"), "incomplete-summary", None),
         (
             Summarised(run=RUN, token="", summariser="", parts=(SummaryPart("tool-call"),)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from typing import Any
 
 from tests.client.forgetting import forget
 from tests.client.scripted import SCOPE, Scripted, bus_with
@@ -15,10 +16,13 @@ from tests.golden.journal import FOLDER, Journal, summarise, write_journal
 
 import contextbus.client as contextbus
 from contextbus import __version__
+from contextbus.sources.interface import check_source
+from contextbus.summarisers.interface import FunctionSummariser, Summary, SummaryRequest
 from contextbus_protocol import codec
 from contextbus_protocol.chat import ChatMessage, Reasoning, Text, ToolCall, ToolResult, assistant, system, user
+from contextbus_protocol.compaction import SummaryPart
 from contextbus_protocol.errors import ContextBusError, SourceFailedError
-from contextbus_protocol.values import EstimatorSpec, Model, Provenance, SourceSpec
+from contextbus_protocol.values import CompactionOptions, EstimatorSpec, Model, Provenance, SourceSpec, Trigger
 from contextbus_protocol.working_memory import (
     AddDecision,
     AddObservation,
@@ -35,6 +39,7 @@ THOUGHT = ChatMessage(role="assistant", content=(Reasoning(text="Hm.", signature
 CALL = ChatMessage(
     role="assistant", content=(ToolCall(id="call-1", name="status", arguments='{"service": "billing"}'),)
 )
+NEVER = Trigger(kind="messages-exceed", limit=99)
 RESULT = ChatMessage(role="tool", content=(ToolResult(id="call-1", content=(Text(text="green"),)),))
 
 LOAD = ChatMessage(role="assistant", content=(ToolCall(id="call-2", name="load_skill", arguments='{"skill": "ci"}'),))
@@ -131,6 +136,77 @@ async def record_returns() -> Journal:
         return await take_journal(bus, run.id)
 
 
+class Writer:
+    """The summariser of the recorded run: it writes, until it fails."""
+
+    fails = False
+
+    def write(self, request: SummaryRequest) -> Summary:
+        """Write a summary."""
+        if self.fails:
+            raise RuntimeError("no")
+        text = f"They deploy billing; ticket 4711; {len(request.messages)} messages."
+        return Summary((SummaryPart("reasoning", "Hm."), SummaryPart("text", text)), usage=contextbus.Usage(200, 20))
+
+
+def compacting(**changes: Any) -> CompactionOptions:
+    """How the recorded run compacts."""
+    given: dict[str, Any] = {
+        "triggers": (Trigger(kind="tokens-exceed", limit=9_000), Trigger(kind="messages-exceed", limit=8)),
+        "target_tokens": 1_500,
+        "summariser": "scripted",
+    }
+    return CompactionOptions(**(given | changes))
+
+
+async def record_compactions() -> Journal:
+    """A run of policy 2 that is compacted: checkpoints, pieces, failures, a pause, a dropped range."""
+    docs = Scripted([contextbus.candidate("0", "Runbook 0: deploys need a green CI run.", 0.9)])
+    tickets = Scripted(RuntimeError("down"), id="tickets", required=True)
+    checked = [check_source(source) for source in (docs, tickets)]
+    writer = Writer()
+    writes = FunctionSummariser(writer.write, id="scripted")
+    async with contextbus.open("memory:", sources=checked, memory=False, summarisers=[writes]) as bus:
+
+        async def hold(**changes: Any) -> contextbus.Run:
+            return await bus.run("golden", scope=SCOPE, sources=["rag"], compaction=compacting(**changes))
+
+        async def turn(run: contextbus.Run, text: str, answer: ChatMessage = THOUGHT, *, more: bool = True) -> None:
+            if more:
+                run.append(user(text + " Look at /srv/billing/4711.log. " * 9), answer)
+            run.append(user(text))
+            await run.before_model_call(model=BOUND)
+            usage = contextbus.Usage(input_tokens=900, output_tokens=9, cache_read_tokens=100)
+            await run.after_model_call(contextbus.Report(status="succeeded", messages=[answer], usage=usage))
+
+        run = await hold()
+        await run.working_memory.create(goal="Deploy billing.")
+        with contextlib.suppress(SourceFailedError):  # step-failed
+            strict = await bus.run("golden", scope=SCOPE, sources=["tickets"])
+            await strict.before_model_call([system("Be brief."), user("How do I deploy?")], model=BOUND)
+        await run.load()
+        for number in range(2):
+            await turn(run, f"Question {number}?")  # completed: a block leaves, thinking is withheld
+        await run.working_memory.patch(AddObservation(text="CI is green."), expected_revision=0, writer="model")
+        await turn(await hold(summary_input_tokens=150), "In pieces?")
+        run = await hold(triggers=(NEVER,))
+        run.append(*(user(f"More {number}? " * 9) for number in range(6)))
+        await run.before_model_call(model=BOUND)
+        await run.on_overflow(6_000)  # compacted for an overflow, one checkpoint over the other
+        await run.after_model_call(contextbus.Report(status="failed"))
+        run = await hold(on_failure="continue", triggers=(Trigger(kind="messages-exceed", limit=4),))
+        writer.fails = True
+        for number in range(3):
+            await turn(run, f"Something else {number}.", assistant("I see. " * 40))  # failed
+        await turn(run, "Short.", assistant("Yes."), more=False)  # paused
+        await turn(await hold(on_failure="drop"), "Let it go.", more=False)  # nobody is asked
+        run = await hold(triggers=(NEVER,))
+        await run.request_refresh()
+        rewritten = [*run.messages[:3], user("Otherwise?")]
+        await run.before_model_call(rewritten, model=BOUND, step=9)  # history-replaced, before the boundary
+        return await take_journal(bus, run.id)
+
+
 async def take_journal(bus: contextbus.ContextBus, run: str) -> Journal:
     """The stored bytes of a run.
 
@@ -156,6 +232,7 @@ def main() -> None:
         "classes": lambda: record_all_events(EstimatorSpec()),
         "characters": lambda: record_all_events(EstimatorSpec(name="characters")),
         "policy2-classes": record_returns,
+        "policy2-compacted": record_compactions,
     }
     for name, record in recorders.items():
         path = FOLDER / f"{__version__}-{name}.jsonl"

@@ -153,7 +153,12 @@ def _evaluated(
 
 def evaluation_id(fold: RunState, flight: Flight) -> str:
     """One id for all events of an evaluation: the step's command at one state of the log (C.O.1)."""
-    digest = digests.digest_text(f"{fold.run}\n{flight.command.command}\n{fold.sequence}")
+    return evaluation_of(fold.run, flight.command.command, fold.sequence)
+
+
+def evaluation_of(run: str, command: str, sequence: int) -> str:
+    """The id of the evaluation of a command, made at a sequence of its run's log."""
+    digest = digests.digest_text(f"{run}\n{command}\n{sequence}")
     return "compaction-" + digest.removeprefix("sha256:")[:32]
 
 

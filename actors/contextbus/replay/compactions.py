@@ -83,9 +83,9 @@ class Compactions:
             if isinstance(event, SummaryRedacted):
                 self._erased.update(r for r in (event.replaced_by, event.archive) if r is not None)
 
-    def check_commit(self, logged: LoggedCommit) -> Iterator[Check]:
+    def check_commit(self, state: RunState, logged: LoggedCommit) -> Iterator[Check]:
         """Check what a commit of compaction says as a whole."""
-        yield from check_head(logged)
+        yield from check_head(state, logged)
 
     def check(
         self, state: RunState, after: RunState, logged: LoggedCommit, event: AnyEvent | UnknownEvent
@@ -171,7 +171,7 @@ class Compactions:
             outcome,
             estimator=estimator,
             working_memory=None if memory is None else memory.snapshot,
-            host_counts=event.host_counts,
+            host_counts=event.host_counts if started.options.counts else (),
         ).event
         return again if counts.is_over else replace(again, host_counts=event.host_counts[:-1])
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from contextbus.actors.evaluating import evaluation_of
 from contextbus.core.bound_models import binds_thinking
 from contextbus.core.compaction.evaluation import (
     Matched,
@@ -46,14 +47,26 @@ Flaw = tuple[str, object, object]
 """A field, what the log says of it, and what it comes to."""
 
 
-def check_head(logged: LoggedCommit) -> Iterator[Check]:
-    """Whether a commit of the compaction actor has the command that its events make it have (C.O.8)."""
+def check_head(state: RunState, logged: LoggedCommit) -> Iterator[Check]:
+    """Whether a commit of the compaction actor has the command that its events make it have (C.O.1, C.O.8).
+
+    An event beside a step is named after the step's command; elsewhere that command is not in the log.
+
+    Args:
+        state: the run before the commit.
+        logged: the commit.
+    """
     commit = logged.commit
     events = tuple(event for event in commit.events if isinstance(event, _OF_A_COMPACTION))
     for event in events:
         if _EVALUATION.fullmatch(event.evaluation) is None:
             got = "compaction- and 32 hex digits"
             yield Check(logged.sequence, "different", None, "evaluation", event.evaluation, got)
+    if events and not _is_its_own(commit):
+        named = evaluation_of(state.run, commit.command, state.sequence)
+        for event in events:
+            if event.evaluation != named:
+                yield Check(logged.sequence, "different", None, "evaluation", event.evaluation, named)
     if not events or not _is_its_own(commit):
         return
     last = events[-1]

@@ -149,7 +149,7 @@ def _check_commit(
     compactions: Compactions,
 ) -> Iterator[Check]:
     before = state
-    yield from compactions.check_commit(logged)
+    yield from compactions.check_commit(state, logged)
     for event in logged.commit.events:
         if isinstance(event, MessagesAppended):
             yield from _check_messages(before, logged, event, fetch)
