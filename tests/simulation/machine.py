@@ -48,6 +48,7 @@ TOOL = st.sampled_from(TOOLS[:1] * 5 + TOOLS)
 SOURCE_COUNT = st.sampled_from((len(SOURCES),) * 6 + (2, 0))
 PASSES = st.sampled_from((30, 30, 30, 2))
 BEHAVIOUR = st.sampled_from(("good",) * 12 + BEHAVIOURS)
+FAILURE = st.sampled_from(("stop", "continue", "drop"))
 MESSAGES = st.sampled_from(("none", "user", "user", "user", "blank", "tool", "skill", "skill-failed"))
 
 
@@ -132,10 +133,10 @@ class RunMachine(RuleBasedStateMachine):
         kind=MESSAGES,
         model=MODEL,
         limit=st.sampled_from((2, 4, 7)),
-        most=st.sampled_from((4_000, 900, 300, 10)),
+        most=st.sampled_from((4_000, 4_000, 900, 300, 10)),
         keep=st.integers(1, 4),
         shrink=st.sampled_from((0.0, 0.0, 0.1)),
-        on_failure=st.sampled_from(("stop", "continue", "drop")),
+        on_failure=FAILURE,
         behaviour=BEHAVIOUR,
         reports=st.booleans(),
     )
@@ -206,11 +207,21 @@ class RunMachine(RuleBasedStateMachine):
             other.handle = RunHandle(seen_memory=other.handle.seen_memory).rebase(messages, sequence)
             other.compiled = None
 
-    @rule(who=WHO, kinds=st.lists(MESSAGES, min_size=2, max_size=5), model=MODEL)
-    def talk(self, who: int, kinds: list[str], model: Model) -> None:
-        """Several turns in a row, each with a step and its report."""
+    @rule(
+        who=WHO,
+        kinds=st.lists(MESSAGES, min_size=1, max_size=5),
+        model=MODEL,
+        behaviour=BEHAVIOUR,
+        on_failure=FAILURE,
+        limit=st.sampled_from((2, 2, 5)),
+    )
+    def talk(
+        self, who: int, kinds: list[str], model: Model, behaviour: Behaviour, on_failure: OnFailure, limit: int
+    ) -> None:
+        """Several turns in a row, each with a step and its report, then one that compacts."""
         for kind in kinds:
             self.turn(who, kind, model, succeeded=True)
+        self.compact(who, "user", model, limit, 4_000, 1, 0.0, on_failure, behaviour, reports=True)
 
     @rule(who=WHO, kind=MESSAGES, model=MODEL, succeeded=st.sampled_from((True, True, True, False)))
     def turn(self, who: int, kind: str, model: Model, succeeded: bool) -> None:

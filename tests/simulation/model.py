@@ -134,7 +134,7 @@ class Model:
         self.owed: dict[Key, Owed] = {}
         self.last: Last | None = None
         self.checkpoint: Checkpoint | None = None
-        self.compacted = False
+        self.compacted = self.rewound = self.system_touched = False
         self.passes = 0
         self.last_refresh = 0
         self.task_at_refresh: str | None = None
@@ -213,8 +213,10 @@ class Model:
         """The host handed over another history (D.F.14, D.F.19, D.H.5)."""
         if keep >= len(self.messages):
             return
+        self.rewound = True
         if self.last is not None and keep < len(self.last.messages):
             self.touched = True
+            self.system_touched = self.system_touched or keep < len(self.system())
         if self.checkpoint is not None and keep < self.checkpoint.source_count:
             self.checkpoint.applies = False
         unloaded = {skill for skill, position in self.loaded() if position >= keep}
@@ -259,6 +261,7 @@ class Model:
         """A new topic: no history, no placements, no checkpoint; the next step retrieves (P.J.9)."""
         if self.last is not None and self.last.messages and self.messages:
             self.touched = True
+            self.system_touched = self.system_touched or bool(self.system())
         self.messages, self.blocks, self.owed, self.checkpoint = [], [], {}, None
         self.absent = set()
         self.requested = True

@@ -225,6 +225,8 @@ class StepCheck:
             expected = {None, "system", "history", "redacted", "compaction"} if model.touched else {None}
             if isinstance(self.command, OverflowStep) and self.bound:
                 expected |= {"history"}  # a tail that stays counts as another, even if it says the same
+        if model.system_touched:  # changed and changed back: the first cause that applied stays
+            expected = {*expected, "system"}
         assert cause in expected, f"cause {cause}, not {expected}"
 
     def _request(self) -> list[str]:
@@ -360,4 +362,4 @@ class StepCheck:
             model.requested = False
         else:
             model.requested = model.requested or event.host_request
-        model.touched = model.redaction_hit = model.compacted = False
+        model.touched = model.redaction_hit = model.compacted = model.rewound = model.system_touched = False
