@@ -60,15 +60,14 @@ def finish(trio: Trio, summary: str = "Short.") -> list[Any]:
 @pytest.mark.rule("C.K.9", "C.K.1")
 def test_appends_refresh_requests_and_resets_go_on_beside_a_held_step() -> None:
     trio = held()
-    for number, command in enumerate(
-        (
-            ask_refresh(command="b1"),
-            ResetCompaction(**head("b2")),
-            RedactPackages(**head("b3"), source="docs", record_id="r1", erasure=1, packages=()),
-        )
+    redact = RedactPackages(**head("b3"), source="docs", record_id="r1", erasure=1, packages=())
+    for answers in (
+        trio.tell(ask_refresh(command="b1")),
+        trio.tell(ResetCompaction(**head("b2"))),
+        trio.tell(redact),
     ):
-        (answer,) = trio.tell(command)
-        assert isinstance(answer, Recorded), (number, answer)
+        (answer,) = answers
+        assert isinstance(answer, Recorded)
     assert any(isinstance(e, RefreshRequested) for e in trio.events)
     (answer,) = finish(trio)
     assert isinstance(answer, StepCompiled)
@@ -294,7 +293,13 @@ def test_a_timer_that_runs_down_while_the_step_is_held_is_set_again_for_its_sour
     (token,) = (t for t in trio.selection.timers if not t.endswith("#deadline"))
     trio.elapse(token)
     seen: list[AnyEffect] = []
-    trio.at = lambda name, e: bool(seen.append(e)) if name == "selection" else False
+
+    def at(name: str, effect: AnyEffect) -> bool:
+        if name == "selection":
+            seen.append(effect)
+        return False
+
+    trio.at = at
     finish(trio)
     assert any(isinstance(e, Scatter) for e in seen)
     assert [e.token for e in seen if isinstance(e, Timer)].count(token) == 1

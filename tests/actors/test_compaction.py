@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -369,7 +370,7 @@ def test_what_must_stay_and_has_no_room_fails_without_asking(changes: dict[str, 
 # -- cancelled, late, asked again
 
 
-PHASES = {
+PHASES: dict[str, Callable[[AnyEffect], bool]] = {
     "fetch": lambda e: isinstance(e, Fetch),
     "started": lambda e: is_record(e, "-started"),
     "summary": lambda e: isinstance(e, Scatter),
@@ -474,7 +475,9 @@ def test_two_compactions_of_a_run_are_taken_one_after_the_other_and_too_many_are
 
     def other(number: int) -> Compact:
         head = replace(compact.head, command=f"d{number}", token=f"d{number}")
-        return replace(compact, head=head, started=replace(compact.started, evaluation=f"compaction-{number:032}"))
+        started = replace(compact.started, evaluation=f"compaction-{number:032}")
+        made: Compact = replace(compact, head=head, started=started)
+        return made
 
     for number in range(LONGEST_QUEUE):
         assert trio.compaction.tell(other(number)) == ()
@@ -667,7 +670,7 @@ def test_a_host_that_cannot_count_fails_the_step_as_its_function_does(answer: di
     trio = Trio()
 
     def count(question: AskCallback) -> CallbackAnswered:
-        given = answer if question.reply_to == COMPACTING else {"count": 900}
+        given: dict[str, Any] = answer if question.reply_to == COMPACTING else {"count": 900}
         return CallbackAnswered(run=RUN, token=question.token, name=question.name, **given)
 
     trio.count = count

@@ -93,7 +93,8 @@ async def take(
 ) -> contextbus.CompiledStep:
     """A turn of one step."""
     run.append(said(number))
-    step = await run.before_model_call(**({"model": MODEL} | changes))
+    given: dict[str, Any] = {"model": MODEL, **changes}
+    step = await run.before_model_call(**given)
     await run.after_model_call(contextbus.Report(status="succeeded", messages=[answer or answered(number)]))
     return step
 
@@ -208,7 +209,7 @@ async def test_a_rewind_before_the_boundary_leaves_the_checkpoint_aside_and_the_
         run = await bus.run("r", scope=SCOPE, compaction=compacting())
         for number in range(5):
             await take(run, number)
-        whole = list(run.messages)
+        whole: list[Any] = list(run.messages)
         before = (await state_of(bus, run)).checkpoint
         assert before is not None
         assert before.applies
@@ -247,7 +248,7 @@ async def test_forward_again_to_the_same_messages_is_the_same_request() -> None:
         run = await bus.run("r", scope=SCOPE, compaction=compacting())
         for number in range(5):
             await take(run, number)
-        whole = list(run.messages)
+        whole: list[Any] = list(run.messages)
         run.append(said(5))
         kept = await run.before_model_call(model=MODEL)
         await run.after_model_call(contextbus.Report(status="failed"))

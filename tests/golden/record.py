@@ -202,7 +202,7 @@ async def record_compactions() -> Journal:
         await turn(await hold(on_failure="drop"), "Let it go.", more=False)  # nobody is asked
         run = await hold(triggers=(NEVER,))
         await run.request_refresh()
-        rewritten = [*run.messages[:3], user("Otherwise?")]
+        rewritten: list[Any] = [*run.messages[:3], user("Otherwise?")]
         await run.before_model_call(rewritten, model=BOUND, step=9)  # history-replaced, before the boundary
         return await take_journal(bus, run.id)
 

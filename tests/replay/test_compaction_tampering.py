@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -197,7 +198,7 @@ def test_other_texts_are_different_even_under_their_own_digest() -> None:
     fewer = blob(blobs.encode_archive(archived[1:]))
     for stored, field in ((longer, "replaced_by"), (plain, "replaced_by"), (fewer, "archive")):
         (reference,) = stored
-        told = change(WHOLE, CompactionCompleted, lambda e, f=field, r=reference: replace(e, **{f: r}), stored)
+        told = change(WHOLE, CompactionCompleted, partial(replace, **{field: reference}), stored)
         assert [c.status for c in told] == ["different"], told
 
 

@@ -28,9 +28,10 @@ def may_begin(state: SelectionState, command: RunCommand) -> bool:
     return state.flight is None and (held is None or (goes_beside(command) and held.command.command != command.command))
 
 
-def next_waiting(state: SelectionState) -> RunCommand | None:
-    """The first command in the queue that may be taken; beside a held step those that pass it."""
-    return next((c for c in state.waiting if state.held is None or goes_beside(c)), None)
+def take_waiting(state: SelectionState) -> tuple[SelectionState, RunCommand | None]:
+    """The first command in the queue that may be taken, out of it; beside a held step those that pass it."""
+    command = next((c for c in state.waiting if state.held is None or goes_beside(c)), None)
+    return replace(state, waiting=tuple(c for c in state.waiting if c is not command)), command
 
 
 def hold(state: SelectionState, flight: Flight) -> SelectionState:

@@ -81,7 +81,6 @@ class Selection:
         self._tenant = tenant
         self._inbox = inbox
         self._instance = inbox.rsplit(".", 1)[-1]
-        self._working_memory = subjects.command("working-memory", tenant)
         self._tokenizers = dict(tokenizers or {})
         self._at = stepping.Instance(tenant, inbox, subjects.command("placement", tenant), self._tokenizers)
         self._durability = durability
@@ -119,8 +118,6 @@ class Selection:
             case _:
                 return self._answer(state, message)
 
-    # -- commands
-
     def _cancel(self, state: SelectionState, message: CancelCommand) -> Step:
         state, late = queueing.drop_waiting(state, message.command)
         held = state.held
@@ -148,7 +145,8 @@ class Selection:
         return self._proceed(state, flight, effects)
 
     def _ask_items(self, state: SelectionState, command: StepCommand, token: str) -> Send:
-        return Send(self._working_memory, settle.ask_of(state.fold, command, token, self._tenant, self._inbox))
+        ask = settle.ask_of(state.fold, command, token, self._tenant, self._inbox)
+        return Send(subjects.command("working-memory", self._tenant), ask)
 
     # -- answers
 
@@ -381,13 +379,12 @@ class Selection:
         held = state.held
         if held is not None and held.phase == "open":
             return self._resume_held(state, held, effects)
-        command = beside.next_waiting(state)
+        state, command = beside.take_waiting(state)
         if command is None:
             return state, effects
         if command.command == over:
             effects += (queueing.timer_of(command),)
-        rest = tuple(c for c in state.waiting if c is not command)
-        return self._begin(replace(state, waiting=rest), command, effects)
+        return self._begin(state, command, effects)
 
 
 def _token_of(flight: Flight, message: AnyMessage) -> str:
