@@ -12,7 +12,7 @@ import msgspec
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.events import EntryFact
+from contextbus_protocol.events import EntryFact, RecordReference
 from contextbus_protocol.package import Block
 from contextbus_protocol.values import SourceResult, Value
 
@@ -60,21 +60,27 @@ class StepFacts(Value, frozen=True, kw_only=True):
     entries: tuple[EntryFact, ...]
 
 
-class Replacement(Value, frozen=True, kw_only=True, tag_field="type", tag="replacement"):
+class Replacement(Value, frozen=True, kw_only=True):
     """The messages that stand in place of the first source messages (C.L.1), in the order of the event's facts.
 
-    The tag keeps its bytes apart from those of a step's input: a forget erases this blob, never that one (C.X.11).
+    ``records`` are those of the event (C.X.11).  They come first: a forget finds them in a blob that no commit names,
+    and what is compacted again without a forgotten record is another blob, so that erasing the old one twice is safe.
     """
 
     version: int
-    messages: tuple[ChatMessage, ...]
+    records: tuple[RecordReference, ...] = ()
+    messages: tuple[ChatMessage, ...] = msgspec.field(name="replacement")
 
 
-class ArchivedSpan(Value, frozen=True, kw_only=True, tag_field="type", tag="archived-span"):
-    """The source messages, and an earlier summary, that a compaction replaced (C.X.8); tagged as a replacement is."""
+class ArchivedSpan(Value, frozen=True, kw_only=True):
+    """The source messages, and an earlier summary, that a compaction replaced (C.X.8).
+
+    ``records`` are as in ``Replacement``; with them no span has the bytes of an input, which no forget erases (D.J.7).
+    """
 
     version: int
-    messages: tuple[ChatMessage, ...]
+    records: tuple[RecordReference, ...] = ()
+    messages: tuple[ChatMessage, ...] = msgspec.field(name="archived")
 
 
 Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts, RedactedOutput, Replacement, ArchivedSpan)
@@ -114,14 +120,14 @@ def encode_redacted(redacts: str, results: tuple[SourceResult, ...], blocks: tup
     return encode_json(RedactedOutput(version=1, redacts=redacts, results=results, blocks=blocks))
 
 
-def encode_replacement(messages: tuple[ChatMessage, ...]) -> bytes:
-    """Bytes of what stands in place of source messages."""
-    return encode_json(Replacement(version=1, messages=messages))
+def encode_replacement(messages: tuple[ChatMessage, ...], records: tuple[RecordReference, ...] = ()) -> bytes:
+    """Bytes of what stands in place of source messages; ``records`` are those of the blocks in or before the range."""
+    return encode_json(Replacement(version=1, records=records, messages=messages))
 
 
-def encode_archive(messages: tuple[ChatMessage, ...]) -> bytes:
-    """Bytes of an archived span."""
-    return encode_json(ArchivedSpan(version=1, messages=messages))
+def encode_archive(messages: tuple[ChatMessage, ...], records: tuple[RecordReference, ...] = ()) -> bytes:
+    """Bytes of an archived span; ``records`` are those of the blocks in or before the range."""
+    return encode_json(ArchivedSpan(version=1, records=records, messages=messages))
 
 
 def encode_facts(entries: tuple[EntryFact, ...]) -> bytes:

@@ -14,6 +14,7 @@ from contextbus.actors.effects import Effects, Fetch
 from contextbus.core.compaction import reduction as reducing
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.evaluation import is_range_paused, ratio_room
+from contextbus.core.compaction.forgotten import forgotten_boundary
 from contextbus.core.compaction.reduction import (
     Answer,
     Ask,
@@ -199,18 +200,23 @@ def reduce(job: Job) -> Job:
     assert job.after is not None
     request = request_items(job.after, dict(job.texts))
     end = None if job.end is None else _end_at(request, job.end)
-    reduction, asked = reducing.begin(request.items, reduction_options(job.compact.started, end))
+    options = reduction_options(job.after, request, job.compact.started, end)
+    reduction, asked = reducing.begin(request.items, options)
     return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
 
 
-def reduction_options(started: CompactionStarted, end: int | None = None) -> ReductionOptions:
+def reduction_options(
+    state: RunState, request: RequestItems, started: CompactionStarted, end: int | None = None
+) -> ReductionOptions:
     """What a reduction keeps to by what the log says of its start.
 
     Args:
+        state: the run that is compacted.
+        request: its request history.
         started: the event.
         end: the index behind the range, where its summary is there already (C.K.9).
     """
-    options = started.options
+    options, boundary = started.options, forgotten_boundary(state, started)
     return ReductionOptions(
         target_tokens=started.target_tokens - started.envelope_tokens,
         keep=started.policy,
@@ -221,6 +227,7 @@ def reduction_options(started: CompactionStarted, end: int | None = None) -> Red
         min_shrink=options.min_shrink,
         names_media=True,
         end=end,
+        least_end=None if boundary is None else _end_at(request, boundary),
     )
 
 

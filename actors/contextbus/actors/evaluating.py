@@ -19,10 +19,12 @@ from contextbus.core.compaction.evaluation import (
     Matched,
     RequestEstimate,
     estimate_request,
+    evaluation_id,
     find_match,
     is_paused,
     policy_of,
     target_tokens,
+    tokens_before,
 )
 from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
@@ -131,12 +133,12 @@ def _evaluated(
     command, items = flight.command, flight.items
     due = index is None and not isinstance(command, OverflowStep)
     started = CompactionStarted(
-        evaluation=evaluation_id(fold, flight),
+        evaluation=id_of(fold, flight),
         step=flight.prepared.plan.step,
         cause="redacted" if due else "trigger" if index is not None else "overflow",
         trigger_index=index,
         matched=flight.matched,
-        tokens_before=estimate.tokens,
+        tokens_before=tokens_before(compaction, estimate, index),
         envelope_tokens=estimate.envelope,
         target_tokens=target_tokens(compaction, options.model.context_window),
         message_count=estimate.message_count,
@@ -151,15 +153,9 @@ def _evaluated(
     return Evaluated(started, paused=is_paused(flight.prepared.after))
 
 
-def evaluation_id(fold: RunState, flight: Flight) -> str:
-    """One id for all events of an evaluation: the step's command at one state of the log (C.O.1)."""
-    return evaluation_of(fold.run, flight.command.command, fold.sequence)
-
-
-def evaluation_of(run: str, command: str, sequence: int) -> str:
-    """The id of the evaluation of a command, made at a sequence of its run's log."""
-    digest = digests.digest_text(f"{run}\n{command}\n{sequence}")
-    return "compaction-" + digest.removeprefix("sha256:")[:32]
+def id_of(fold: RunState, flight: Flight) -> str:
+    """The id of the evaluation that a step comes to at one state of the log."""
+    return evaluation_id(fold.run, flight.command.command, fold.sequence)
 
 
 def restored_event(fold: RunState, flight: Flight) -> CompactionRestored | None:
@@ -171,7 +167,7 @@ def restored_event(fold: RunState, flight: Flight) -> CompactionRestored | None:
     if checkpoint is None or not prepared.after.turn_begins:
         return None
     return CompactionRestored(
-        evaluation=evaluation_id(fold, flight),
+        evaluation=id_of(fold, flight),
         source_messages=checkpoint.source_count,
         replacement_messages=len(checkpoint.replacement),
     )
@@ -271,7 +267,7 @@ def failed_evaluation(fold: RunState, flight: Flight, phase: CompactionPhase) ->
     """What the log says of an evaluation that failed before anything was begun (C.O.6)."""
     assert flight.prepared is not None
     return CompactionFailed(
-        evaluation=evaluation_id(fold, flight),
+        evaluation=id_of(fold, flight),
         step=flight.prepared.plan.step,
         phase=phase,
         reason="error",

@@ -13,6 +13,7 @@ from contextbus.core.compaction.reduction import CannotFit, Reduction
 from contextbus.core.compaction.request_items import RequestItems, missing_blobs, request_items
 from contextbus.core.compaction.saving import save
 from contextbus.core.estimate import MESSAGE_EIGHTEENTHS, Estimator, make_estimator, recorded_estimator
+from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
@@ -31,6 +32,7 @@ from contextbus_protocol.events import (
     CompactionStarted,
     HistoryCleared,
     HistoryReplaced,
+    ReplacementFact,
     StepCompiled,
     SummaryRedacted,
     UnknownEvent,
@@ -151,6 +153,8 @@ class Compactions:
         replacement = blobs.decode_replacement(self._read(event.replaced_by)).messages
         if event.archive is not None:
             self._read(event.archive)
+        if event.host:
+            return _check_given(state, event, replacement)
         request = self._request(state)
         summary = None if event.dropped else _summary_in(event, replacement)
         estimator = _with_summary(estimator_of_run(begun.state), event, replacement)
@@ -180,10 +184,10 @@ class Compactions:
     ) -> tuple[Reduction, int] | CannotFit:
         """The range, and how many requests to the summariser there may have been (C.X.2)."""
         started, moved = begun.started, begun.is_moved(state)
-        planned = plan_again(request, started, counts, self._kept_end(state, begun, event, request))
+        planned = plan_again(state, request, started, counts, self._kept_end(state, begun, event, request))
         if isinstance(planned, CannotFit):
             if event.dropped and planned.end > planned.start:
-                return dropped_range(planned, request, started), event.pieces
+                return dropped_range(planned, state, request, started), event.pieces
             return planned
         fewest = 0 if event.dropped else planned.pieces if planned.pieces == 1 else planned.pieces + 1
         most_is_fewest = started.options.summary_input_tokens is None and not moved and not event.dropped
@@ -200,7 +204,7 @@ class Compactions:
         if begun.rewritten:
             return end
         before = self._request(begun.state)
-        planned = plan_again(before, begun.started, Counts(before, estimator_of_run(begun.state), None))
+        planned = plan_again(begun.state, before, begun.started, Counts(before, estimator_of_run(begun.state), None))
         same = isinstance(planned, Planned) and before.source_count(planned.reduction.end) == request.source_count(end)
         return end if same else None
 
@@ -252,7 +256,7 @@ class Compactions:
         costs: list[int] = []
         for at in (begun.state, state) if begun.is_moved(state) else (begun.state,):
             request = self._request(at)
-            planned = plan_again(request, begun.started, Counts(request, estimator_of_run(begun.state), None))
+            planned = plan_again(at, request, begun.started, Counts(request, estimator_of_run(begun.state), None))
             if isinstance(planned, CannotFit):
                 found.append(planned.reason)
             else:
@@ -299,6 +303,20 @@ class Compactions:
         if digests.digest_bytes(data) != reference:
             raise NotFoundError(f"blob {reference} holds other bytes")
         return data
+
+
+def _check_given(state: RunState, event: CompactionCompleted, messages: tuple[ChatMessage, ...]) -> CompactionCompleted:
+    """What the host gave in place of its history (P.J.8): which messages it is, and how many it stands for."""
+    estimator = estimator_of_run(state)
+    if len(messages) != len(event.replacement):
+        raise NotFoundError(f"{len(messages)} messages are stored, {len(event.replacement)} are named")
+    facts: list[ReplacementFact] = []
+    for fact, message in zip(event.replacement, messages, strict=True):
+        known = fact.source is not None or fact.own or estimator.spec.kind != "heuristic"
+        cost = fact.eighteenths if known else estimator.message(message)
+        facts.append(replace(fact, digest=digest_message(message), eighteenths=cost))
+    source_hash = state.history.keep(event.source_count).chain
+    return replace(event, replacement=tuple(facts), source_hash=source_hash)
 
 
 def _summary_in(event: CompactionCompleted, replacement: tuple[ChatMessage, ...]) -> str:

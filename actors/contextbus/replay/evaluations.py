@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-from contextbus.actors.evaluating import evaluation_of
 from contextbus.core.bound_models import binds_thinking
 from contextbus.core.compaction.evaluation import (
     Matched,
     RequestEstimate,
     coming_tail,
+    evaluation_id,
     find_match,
     is_paused,
     policy_of,
@@ -63,7 +63,7 @@ def check_head(state: RunState, logged: LoggedCommit) -> Iterator[Check]:
             got = "compaction- and 32 hex digits"
             yield Check(logged.sequence, "different", None, "evaluation", event.evaluation, got)
     if events and not _is_its_own(commit):
-        named = evaluation_of(state.run, commit.command, state.sequence)
+        named = evaluation_id(state.run, commit.command, state.sequence)
         for event in events:
             if event.evaluation != named:
                 yield Check(logged.sequence, "different", None, "evaluation", event.evaluation, named)
@@ -232,11 +232,14 @@ def _find_trigger_flaws(state: RunState, logged: LoggedCommit, event: Compaction
         return
     options = StepOptions(scope=state.scope or Scope(), model=event.model, compaction=event.options)
     measured, counted = state.measured, _counted(state, event, estimator_of_run(state))
+    reserve = event.model.max_output_tokens if event.options.reserves_output else 0
     estimate = RequestEstimate(
         tokens=event.tokens_before,
         counted=counted,
         envelope=event.envelope_tokens,
         message_count=event.message_count,
+        reserve=reserve,
+        measured=None if measured is None or measured.input_tokens is None else event.tokens_before - reserve,
     )
     estimates = [estimate]
     if measured is not None and measured.cached_at is not None and logged.commit.at >= measured.cached_at:

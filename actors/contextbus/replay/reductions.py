@@ -18,6 +18,7 @@ from contextbus.core.compaction.reduction import (
 )
 from contextbus.core.compaction.request_items import RequestItems
 from contextbus.core.estimate import Estimator
+from contextbus.core.run_state import RunState
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import InvalidRequestError
 from contextbus_protocol.events import CompactionStarted
@@ -75,14 +76,14 @@ class Counts:
 
 
 def plan_again(
-    request: RequestItems, started: CompactionStarted, counts: Counts, end: int | None = None
+    state: RunState, request: RequestItems, started: CompactionStarted, counts: Counts, end: int | None = None
 ) -> Planned | CannotFit:
     """The reduction up to its first question to a summariser, or why there is none.
 
     Raises:
         InvalidRequestError: the host counted less than was asked of it.
     """
-    reduction, asked = reducing.begin(request.items, reduction_options(started, end))
+    reduction, asked = reducing.begin(request.items, reduction_options(state, request, started, end))
     while not isinstance(asked, Ask):
         if isinstance(asked, Reduced | CannotFit):
             assert isinstance(asked, CannotFit)
@@ -112,7 +113,7 @@ def finish_again(
     return outcome
 
 
-def dropped_range(outcome: CannotFit, request: RequestItems, started: CompactionStarted) -> Reduction:
+def dropped_range(outcome: CannotFit, state: RunState, request: RequestItems, started: CompactionStarted) -> Reduction:
     """The range of a reduction that had no room for a summary, as one that goes without (C.X.5)."""
-    reduction, _ = reducing.begin(request.items, reduction_options(started))
+    reduction, _ = reducing.begin(request.items, reduction_options(state, request, started))
     return replace(reduction, before=outcome.before, start=outcome.start, end=outcome.end, replayed=outcome.replayed)

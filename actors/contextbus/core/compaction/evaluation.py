@@ -13,6 +13,8 @@ from contextbus.core.projection import request_count, request_eighteenths, suffi
 from contextbus.core.run_state import CompactionFailures, Measured, RunState
 from contextbus.core.tail import measure_tail
 from contextbus.core.working_memory_items import list_items
+from contextbus_protocol import digests
+from contextbus_protocol.callbacks import BudgetInfo
 from contextbus_protocol.values import CompactionOptions, RetentionPolicy, StepOptions, Trigger
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
@@ -23,13 +25,16 @@ class RequestEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """The request that a step would send, in tokens; ages are in milliseconds (C.H.1, C.J.1).
 
     ``tokens`` is what triggers see: the measured count where one holds.  ``counted`` is counted anew, ``envelope`` the
-    part of both that is no message of the history.
+    part of both that is no message of the history, ``reserve`` the part of that which is kept for the output (P.J.6).
+    ``measured`` is the provider's count with what came since, without the reserve; None where none holds (P.J.2).
     """
 
     tokens: int
     counted: int
     envelope: int
     message_count: int
+    reserve: int = 0
+    measured: int | None = None
     cache_age_ms: int | None = None
     cache_retention_ms: int | None = None
 
@@ -69,23 +74,37 @@ def estimate_request(
     reserve = _reserve(options)
     envelope = options.overhead_tokens + tail + reserve
     counted = (estimator.tokens(request_eighteenths(state)) if host_tokens is None else host_tokens) + envelope
-    measured = holding(state.measured, options)
-    tokens = counted
-    if host_tokens is None and measured is not None and measured.input_tokens is not None:
-        behind = estimator.tokens(suffix_eighteenths(state, measured.count))
-        old = estimator.tokens(measured.tail)
-        tokens = max(0, measured.input_tokens - old + tail + behind) + reserve
+    baseline = holding(state.measured, options)
+    measured = None
+    if host_tokens is None and baseline is not None and baseline.input_tokens is not None:
+        behind = estimator.tokens(suffix_eighteenths(state, baseline.count))
+        old = estimator.tokens(baseline.tail)
+        measured = max(0, baseline.input_tokens - old + tail + behind)
     age = None
-    if measured is not None and measured.cached_at is not None and now >= measured.cached_at:
-        age = now - measured.cached_at
+    if baseline is not None and baseline.cached_at is not None and now >= baseline.cached_at:
+        age = now - baseline.cached_at
     return RequestEstimate(
-        tokens=tokens,
+        tokens=counted if measured is None else measured + reserve,
         counted=counted,
         envelope=envelope,
         message_count=request_count(state),
+        reserve=reserve,
+        measured=measured,
         cache_age_ms=age,
-        cache_retention_ms=None if age is None or measured is None else measured.retention_ms,
+        cache_retention_ms=None if age is None or baseline is None else baseline.retention_ms,
     )
+
+
+def evaluation_id(run: str, command: str, sequence: int) -> str:
+    """One id for all events of an evaluation: the step's command at one state of the log (C.O.1).
+
+    Args:
+        run: the run's id.
+        command: the id of the step's command.
+        sequence: the log's sequence at which it is evaluated.
+    """
+    digest = digests.digest_text(f"{run}\n{command}\n{sequence}")
+    return "compaction-" + digest.removeprefix("sha256:")[:32]
 
 
 def coming_tail(working_memory: WorkingMemorySnapshot | None, estimator: Estimator) -> int:
@@ -144,12 +163,55 @@ def _matches(trigger: Trigger, estimate: RequestEstimate, options: StepOptions) 
             age = estimate.cache_age_ms
             return age is not None and retention is not None and age >= retention
         case "window-exceeded":
-            ratio = 1.0 if trigger.ratio is None else trigger.ratio
-            return max(estimate.tokens, estimate.counted) > share_of(ratio, window)
-        case "usage-exceeded":
-            return estimate.tokens != estimate.counted and estimate.tokens - _reserve(options) > window
+            return _larger(estimate) > share_of(_ratio_of(trigger), window)
+        case "usage-exceeded":  # of both numbers the larger one counts: a smaller report leaves it to the other trigger
+            measured = estimate.measured
+            return measured is not None and measured > window and measured >= estimate.counted - estimate.reserve
         case _:
             return False
+
+
+def _ratio_of(trigger: Trigger) -> float:
+    return 1.0 if trigger.ratio is None else trigger.ratio
+
+
+def _larger(estimate: RequestEstimate) -> int:
+    """The larger of what is counted and what was measured, in tokens of the whole request (P.J.2)."""
+    return max(estimate.tokens, estimate.counted)
+
+
+def tokens_before(options: CompactionOptions, estimate: RequestEstimate, index: int | None) -> int:
+    """The estimate of the whole request that an evaluation reports: the number that its trigger looked at (C.O.2)."""
+    if index is not None and options.triggers[index].kind == "window-exceeded":
+        return _larger(estimate)
+    return estimate.tokens
+
+
+def describe_excess(options: StepOptions, estimate: RequestEstimate, index: int) -> BudgetInfo:
+    """What the host is told of a trigger that matched, before anything is compacted (P.J.8).
+
+    Args:
+        options: what the step is compiled for; it compacts.
+        estimate: what the trigger looked at.
+        index: the trigger's.
+    """
+    compaction, window = options.compaction, options.model.context_window
+    assert compaction is not None
+    trigger = compaction.triggers[index]
+    current, envelope = tokens_before(compaction, estimate, index), estimate.envelope
+    limit = target_tokens(compaction, window)
+    match trigger.kind:
+        case "window-exceeded":
+            limit = share_of(_ratio_of(trigger), window)
+        case "usage-exceeded":  # a report says nothing of the output to come
+            current, envelope, limit = current - estimate.reserve, envelope - estimate.reserve, window
+        case "tokens-exceed" if trigger.limit is not None:
+            limit = trigger.limit
+        case _:
+            pass
+    return BudgetInfo(
+        current_tokens=current, limit=limit, envelope_tokens=envelope, history_tokens=max(0, current - envelope)
+    )
 
 
 def _reserve(options: StepOptions) -> int:

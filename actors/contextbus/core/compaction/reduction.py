@@ -18,6 +18,7 @@ from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import (
     Bounds,
     CountSuffix,
+    NoRange,
     Range,
     RangeState,
     advance_range,
@@ -43,8 +44,9 @@ class ReductionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a reduction is to keep to.
 
     ``target_tokens`` caps the messages, ``window_tokens`` is the room that ``keep_ratio`` is a share of (C.X.1).
-    ``end`` fixes the range's end if it is a safe one: the summary of it is there already (C.K.9).  ``names_media`` has
-    media in texts named too, so that a run never sends any to a summariser (B38).
+    ``end`` fixes the range's end if it is a safe one: the summary of it is there already (C.K.9).  ``least_end`` is the
+    least end if it is a safe one, whatever the policy keeps: a summary reached so far that a forget took (C.X.11).
+    ``names_media`` has media in texts named too, so that a run never sends any to a summariser (B38).
     """
 
     target_tokens: int
@@ -55,6 +57,7 @@ class ReductionOptions(msgspec.Struct, frozen=True, kw_only=True):
     media: Literal["protect", "placeholder"] = "protect"
     min_shrink: float = 0.0
     end: int | None = None
+    least_end: int | None = None
     names_media: bool = False
 
 
@@ -228,6 +231,15 @@ def _take_count(reduction: Reduction, tokens: int, count_input: CountInput) -> t
 
 
 def _take_range(reduction: Reduction, step: object) -> tuple[Reduction, Request]:
+    least = reduction.options.least_end
+    if least is not None and reduction.bounds.is_allowed(least):
+        match step:
+            case NoRange():
+                step = Range(reduction.bounds.start, least)
+            case Range(start=start, end=end):
+                step = Range(start, max(end, least))
+            case _:
+                pass
     match step:
         case CountSuffix(start=start):
             return reduction, CountTail(start)

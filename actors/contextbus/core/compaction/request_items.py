@@ -11,14 +11,15 @@ from contextbus.core.projection import applied, order_replacement
 from contextbus.core.run_state import RunState
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import NotFoundError
-from contextbus_protocol.events import ReplacementFact
+from contextbus_protocol.events import RecordReference, ReplacementFact
 
 
 class RequestItems(msgspec.Struct, frozen=True):
     """The messages of a request history, with blocks among them.
 
     ``facts`` are what a checkpoint says of each, None for blocks.  ``covers`` is the number of source messages that
-    stand up to and with each.  The first ``replaced`` of them stand in place of ``base`` source messages.
+    stand up to and with each.  The first ``replaced`` of them stand in place of ``base`` source messages.  ``records``
+    are those of an earlier checkpoint, then those of each block, in order.
     """
 
     items: tuple[Item, ...]
@@ -26,10 +27,29 @@ class RequestItems(msgspec.Struct, frozen=True):
     covers: tuple[int, ...]
     replaced: int = 0
     base: int = 0
+    records: tuple[tuple[RecordReference, ...], ...] = ()
 
     def source_count(self, end: int) -> int:
         """How many source messages the first ``end`` messages stand for (C.L.7)."""
         return self.covers[end - 1] if end else 0
+
+    def records_before(self, end: int) -> tuple[RecordReference, ...]:
+        """The records of every block among the first ``end`` messages, and of an earlier checkpoint (C.X.11)."""
+        passed = 1 + sum(item.own == "block" for item in self.items[:end])
+        return tuple(dict.fromkeys(record for records in self.records[:passed] for record in records))
+
+
+def placed_records(state: RunState) -> tuple[tuple[RecordReference, ...], ...]:
+    """The records of an earlier checkpoint, then those of each block in the history, in order.
+
+    A checkpoint's are there whether it applies or not: its blocks left with it, and messages that were written behind
+    them may still be there.  What a forget took is not among them.
+    """
+    steps: dict[int, list[RecordReference]] = {}
+    for entry in state.placed:
+        steps.setdefault(entry.step, []).append(RecordReference(entry.source, entry.record_id, entry.revision))
+    earlier = () if state.checkpoint is None else state.checkpoint.records
+    return (earlier, *(tuple(steps.get(block.step, ())) for block in state.blocks))
 
 
 def missing_blobs(state: RunState, known: Mapping[str, object] | frozenset[str] = frozenset()) -> tuple[str, ...]:
@@ -73,7 +93,7 @@ def request_items(state: RunState, texts: Mapping[str, tuple[ChatMessage, ...]])
         blocks = blocks[len(among) :]
     covers = [start] * len(entries)
     replaced_count = len(entries)
-    bodies = _bodies_behind(state, start, texts)
+    bodies = source_messages(state, start, texts)
     place = 0
     for index, entry in enumerate(state.history[start:], start):
         while place < len(blocks) and blocks[place][0] <= index:
@@ -89,7 +109,12 @@ def request_items(state: RunState, texts: Mapping[str, tuple[ChatMessage, ...]])
     entries += [block for _, block in blocks[place:]]
     covers += [state.history.count] * (len(entries) - len(covers))
     return RequestItems(
-        tuple(e.item for e in entries), tuple(e.fact for e in entries), tuple(covers), replaced_count, start
+        tuple(e.item for e in entries),
+        tuple(e.fact for e in entries),
+        tuple(covers),
+        replaced_count,
+        start,
+        placed_records(state),
     )
 
 
@@ -98,7 +123,9 @@ class _Entry(msgspec.Struct, frozen=True):
     fact: ReplacementFact | None = None
 
 
-def _bodies_behind(state: RunState, start: int, texts: Mapping[str, tuple[ChatMessage, ...]]) -> dict[int, ChatMessage]:
+def source_messages(
+    state: RunState, start: int, texts: Mapping[str, tuple[ChatMessage, ...]]
+) -> dict[int, ChatMessage]:
     """The source messages behind the first ``start`` by index, as far as they are at hand."""
     found: dict[int, ChatMessage] = {}
     for segment in state.segments.backwards():

@@ -13,7 +13,6 @@ from contextbus.core.compaction.summariser_input import archived_span
 from contextbus.core.compaction.survival import count_survivors
 from contextbus.core.estimate import Estimator
 from contextbus.core.history import digest_message
-from contextbus.core.projection import applied, blocks_before
 from contextbus.core.run_state import RunState
 from contextbus.core.working_memory_items import list_items
 from contextbus_protocol import blobs, digests
@@ -22,7 +21,6 @@ from contextbus_protocol.events import (
     CompactionCompleted,
     CompactionStarted,
     IdentifierCounts,
-    RecordReference,
     ReplacedRange,
     ReplacementFact,
     TokenChange,
@@ -40,7 +38,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 def archive_of(request: RequestItems, start: int, end: int) -> tuple[str, bytes]:
     """The archived span of a range: its reference and its bytes (C.X.8)."""
-    data = blobs.encode_archive(archived_span(request.items, start, end))
+    data = blobs.encode_archive(archived_span(request.items, start, end), request.records_before(end))
     return digests.digest_bytes(data), data
 
 
@@ -69,9 +67,10 @@ def save(
     archive, span = archive_of(request, start, end)
     messages, indices = compose(request, outcome, archive)
     facts = tuple(_fact(request, message, index, estimator) for message, index in zip(messages, indices, strict=True))
-    data = blobs.encode_replacement(messages)
-    reference = digests.digest_bytes(data)
     source_count = request.source_count(end)
+    records = request.records_before(end)
+    data = blobs.encode_replacement(messages, records)
+    reference = digests.digest_bytes(data)
     event = CompactionCompleted(
         evaluation=started.evaluation,
         tokens=TokenChange(outcome.before + started.envelope_tokens, outcome.after + started.envelope_tokens),
@@ -86,7 +85,7 @@ def save(
         pieces=outcome.pieces,
         identifiers=_count_identifiers(request, outcome, working_memory),
         thinking=find_thinking(request, end) if started.binds_thinking else (),
-        records=find_records(state, end),
+        records=records,
         dropped=outcome.summary is None,
         host_counts=host_counts,
         token_scope="request",
@@ -138,20 +137,6 @@ def find_thinking(request: RequestItems, end: int) -> tuple[tuple[int, int], ...
         else:
             ranges.append((fact.source, fact.source + 1))
     return tuple(ranges)
-
-
-def find_records(state: RunState, end: int) -> tuple[RecordReference, ...]:
-    """The records of every block in or before a range, those of an earlier checkpoint among them (C.X.11).
-
-    Args:
-        state: the run as it is replaced in.
-        end: the index behind the range in the request history.
-    """
-    steps = {block.step for block in [*state.blocks][: blocks_before(state, end)]}
-    checkpoint = applied(state)
-    before = () if checkpoint is None else checkpoint.records
-    found = (RecordReference(e.source, e.record_id, e.revision) for e in state.placed if e.step in steps)
-    return tuple(dict.fromkeys((*before, *found)))
 
 
 def _count_identifiers(
