@@ -147,11 +147,15 @@ class CompactingClient(Client):
             answer = msgspec.structs.replace(answer, matches=self._random.random() < 0.3)
         else:
             messages = [e.message for e in self.handle.history if e.message is not None]
-            answer = msgspec.structs.replace(answer, count=count_composition(messages, ask.composition or Composition()))
+            answer = msgspec.structs.replace(
+                answer, count=count_composition(messages, ask.composition or Composition())
+            )
         delay = self._random.expovariate(800)
         outcomes = [(delay, answer)]
         if self._random.random() < self.world.faults.callback:
-            failed = CallbackAnswered(run=self.run, token=ask.token, name=ask.name, code="error", origin_type="KeyError")
+            failed = CallbackAnswered(
+                run=self.run, token=ask.token, name=ask.name, code="error", origin_type="KeyError"
+            )
             wrong = msgspec.structs.replace(answer, name="rewrite-query", text="of another")
             outcomes = self._random.choice(
                 (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from fractions import Fraction
+from itertools import pairwise
 
 from contextbus.core.compaction.composition import LABEL, archive_line
 from contextbus.core.history import digest_message
@@ -39,12 +40,20 @@ LEGAL = (
 MOST_REQUESTS = 6
 """The most requests of one evaluation without pieces: the first, and one for each conflict that changed its range."""
 
-STATUSES = {
-    CompactionRestored: "restored",
-    CompactionStarted: "started",
-    CompactionCompleted: "completed",
-    CompactionFailed: "failed",
-}
+Evaluated = CompactionRestored | CompactionStarted | CompactionCompleted | CompactionFailed
+
+
+def status_of(event: Evaluated) -> str:
+    """What an event says of its evaluation (C.O.1)."""
+    match event:
+        case CompactionRestored():
+            return "restored"
+        case CompactionStarted():
+            return "started"
+        case CompactionCompleted():
+            return "completed"
+        case CompactionFailed():
+            return "failed"
 
 
 def check_compactions(world: World, log: RunLog) -> int:
@@ -61,8 +70,8 @@ def check_compactions(world: World, log: RunLog) -> int:
     for logged, state in replay_states(log):
         for event in logged.commit.events:
             where = f"{type(event).__name__} at {logged.sequence}"
-            if isinstance(event, tuple(STATUSES)):
-                statuses[event.evaluation].append(STATUSES[type(event)])
+            if isinstance(event, Evaluated):
+                statuses[event.evaluation].append(status_of(event))
             match event:
                 case CompactionStarted():
                     requests.begin(event, paused=plain.is_paused(), where=where)
@@ -123,7 +132,7 @@ def check_boundary(plain: Projected, event: CompactionCompleted, where: str) -> 
 
 
 def check_shrinks(plain: Projected, state: RunState, event: CompactionCompleted, where: str) -> None:
-    """A summary takes the share off its range that the run asks for, and what is sent fits the target (C.G.8, C.X.4)."""
+    """A summary takes the share off its range that the run asks for, and the target is kept (C.G.8, C.X.4)."""
     started = plain.begun[event.evaluation]
     fits = event.tokens.after <= started.target_tokens
     assert fits or event.dropped, f"{where}: {event.tokens.after} tokens, more than the target"
@@ -209,7 +218,7 @@ class Requests:
         for evaluation, asked in self.by_evaluation.items():
             event = self.started.get(evaluation)
             assert event is not None, f"{evaluation}: the summariser was asked, and the log does not tell"
-            for one, next_ in zip(asked, asked[1:], strict=False):
+            for one, next_ in pairwise(asked):
                 assert next_.asked >= one.over, f"{evaluation}: two requests at once"
             pieces = event.options.summary_input_tokens is not None
             assert pieces or len(asked) <= MOST_REQUESTS, f"{evaluation}: {len(asked)} requests"
@@ -238,7 +247,7 @@ class Requests:
 
 
 def _is_of(events: tuple[AnyEvent | UnknownEvent, ...], evaluation: str) -> bool:
-    return any(isinstance(e, tuple(STATUSES)) and e.evaluation == evaluation for e in events)
+    return any(isinstance(e, Evaluated) and e.evaluation == evaluation for e in events)
 
 
 def check_silence(world: World, run: str) -> None:
@@ -257,6 +266,6 @@ def count_compactions(log: RunLog) -> dict[str, int]:
                 found[f"failed {event.phase} {event.reason}"] += 1
             elif isinstance(event, CompactionCompleted):
                 found["dropped" if event.dropped else "completed"] += 1
-            elif isinstance(event, tuple(STATUSES)):
-                found[STATUSES[type(event)]] += 1
+            elif isinstance(event, Evaluated):
+                found[status_of(event)] += 1
     return dict(found)

@@ -214,9 +214,9 @@ class StepCheck:
         elif last.system != model.system()[: len(last.system)]:
             expected = {"system"}
         elif self._request()[: len(last.prefix)] != last.prefix and model.compacted:
-            expected = {"redacted"} if model.redaction_hit else {"compaction", "redacted"} if last.redacted else {
-                "compaction"
-            }
+            expected = (
+                {"redacted"} if model.redaction_hit else {"compaction", "redacted"} if last.redacted else {"compaction"}
+            )
         elif self._request()[: len(last.prefix)] != last.prefix:
             expected = (
                 {"redacted"} if model.redaction_hit else {"history", "redacted"} if last.redacted else {"history"}

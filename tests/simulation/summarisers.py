@@ -102,41 +102,33 @@ def answer_request(request: Summarise, behaviour: Behaviour, delay: float) -> An
             usage=cost,
         )
 
-    match behaviour:
-        case "good" | "unmetered":
-            return [(delay, summary(written))]
-        case "thoughtful":
-            return [(delay, summary(written, extra=(SummaryPart("reasoning", f"{SECRET} thinking"),)))]
-        case "empty":
-            return [(delay, summary(""))]
-        case "blank":
-            return [(delay, summary(" \n\t "))]
-        case "cut":
-            return [(delay, summary(written, reason="length"))]
-        case "tool-call":
-            return [(delay, summary(written, extra=(SummaryPart("tool-call", SECRET),)))]
-        case "larger":
-            return [(delay, summary(f"{written} " + "and so on " * 4_000))]
-        case "barely":
-            return [(delay, summary(_pad(written, request.messages)))]
-        case "late":
-            return [(request.seconds_left * 2 + delay, summary(written))]
-        case "never":
-            return []
-        case "twice":
-            return [(delay, summary(written)), (delay * 2, summary(f"{written} again"))]
-        case "strange":
-            other = Summarised(
-                run=request.run,
-                token=f"{request.token}0",
-                summariser=request.summariser,
-                parts=(SummaryPart("text", f"{SECRET} of another"),),
-            )
-            return [(delay / 2, other), (delay, summary(written)), (delay * 3, failed("error"))]
-        case "costly-error":
-            return [(delay, failed("error", cost=usage))]
-        case "busy" | "absent" | "error":
-            return [(delay, failed(behaviour))]
+    late = request.seconds_left * 2 + delay
+    other = Summarised(
+        run=request.run,
+        token=f"{request.token}0",
+        summariser=request.summariser,
+        parts=(SummaryPart("text", f"{SECRET} of another"),),
+    )
+    answers: dict[Behaviour, Answers] = {
+        "good": [(delay, summary(written))],
+        "unmetered": [(delay, summary(written))],
+        "thoughtful": [(delay, summary(written, extra=(SummaryPart("reasoning", f"{SECRET} thinking"),)))],
+        "empty": [(delay, summary(""))],
+        "blank": [(delay, summary(" \n\t "))],
+        "cut": [(delay, summary(written, reason="length"))],
+        "tool-call": [(delay, summary(written, extra=(SummaryPart("tool-call", SECRET),)))],
+        "larger": [(delay, summary(f"{written} " + "and so on " * 4_000))],
+        "barely": [(delay, summary(_pad(written, request.messages)))],
+        "late": [(late, summary(written))],
+        "never": [],
+        "twice": [(delay, summary(written)), (delay * 2, summary(f"{written} again"))],
+        "strange": [(delay / 2, other), (delay, summary(written)), (delay * 3, failed("error"))],
+        "busy": [(delay, failed("busy"))],
+        "absent": [(delay, failed("absent"))],
+        "error": [(delay, failed("error"))],
+        "costly-error": [(delay, failed("error", cost=usage))],
+    }
+    return answers[behaviour]
 
 
 def _pad(text: str, messages: tuple[ChatMessage, ...]) -> str:

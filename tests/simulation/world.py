@@ -115,6 +115,9 @@ class World:
         self.receivers: dict[str, Receiver] = {}
         self.summaries: list[Summarising] = []
         self.behaviours: list[Behaviour] = []
+        self.writing: float | None = None
+        self.unacknowledged: list[str] = []
+        self.everyone: tuple[type[AnyMessage], ...] = ()
         self._queue: list[tuple[float, float, int, Callable[[], None]]] = []
         self._order = 0
         self._serial = 0
@@ -164,6 +167,10 @@ class World:
         delay = 0.0002 + self.random.expovariate(2000)
         if self.chance(self.faults.delay):
             delay += self.random.random() * 4
+        if isinstance(message, self.everyone):  # two instances took what a client asked for twice
+            for name in self._groups.get(to, [])[1:]:
+                self.at(delay, partial(self.deliver, self.nodes[name], message))
+            to = self.inbox(self._groups[to][0])
         self.at(delay, lambda: self._arrive(to, data))
         if self.chance(self.faults.repeat):
             self.at(delay + self.random.random(), lambda: self._arrive(to, data))
@@ -239,7 +246,7 @@ class World:
                     for query in queries:
                         if isinstance(query, Query):
                             self._ask(query)
-                        elif isinstance(query, Summarise):
+                        else:
                             self._summarise(query)
                 case Load():
                     load_state, load_next = catch_up.begin(effect, TENANT)
@@ -309,12 +316,22 @@ class World:
                 return
             lag = 1 if self.chance(self.faults.stale) else 0
             outcome = self.server.answer(request, lag=lag)
+            if isinstance(request, append.AppendCommit) and self._loses(request.command):
+                return
             if not self.chance(self.faults.lost_reply):
                 self.at(0.0001 + self.random.expovariate(5000), lambda: reply(outcome))
 
         if not self.chance(self.faults.lost_request):
             self.at(0.0001 + self.random.expovariate(5000), execute)
         self.at(SILENCE, lambda: reply(append.Unanswered("timeout")))
+
+    def _loses(self, command: str) -> bool:
+        """Whether the acknowledgement of a commit is lost as it was asked for; once for each ending."""
+        ending = next((ending for ending in self.unacknowledged if command.endswith(ending)), None)
+        if ending is None:
+            return False
+        self.unacknowledged.remove(ending)
+        return True
 
     def _fetch(self, node: Node, effect: Fetch) -> None:
         found = {d: self.server.blobs.get((effect.run, d)) for d in effect.digests}
@@ -337,7 +354,8 @@ class World:
         chosen = self.behaviours.pop(0) if self.behaviours else choose_behaviour(self.random, self.faults.summariser)
         noted = Summarising(request, chosen, self.now, self.now + request.seconds_left)
         self.summaries.append(noted)
-        answers = answer_request(request, chosen, self.random.expovariate(200))
+        delay = self.random.expovariate(200) if self.writing is None else self.writing
+        answers = answer_request(request, chosen, delay)
         if answers:
             noted.over = min(noted.over, self.now + min(delay for delay, _ in answers))
         for delay, message in answers:
