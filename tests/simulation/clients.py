@@ -27,9 +27,9 @@ from contextbus_protocol.commands import (
     StepCompiled,
     WorkingMemoryState,
 )
-from contextbus_protocol.events import HistoryReplaced, MessagesAppended
+from contextbus_protocol.events import HistoryCleared, HistoryReplaced, MessagesAppended
 from contextbus_protocol.messages import AnyMessage
-from contextbus_protocol.values import EstimatorSpec, Scope
+from contextbus_protocol.values import EstimatorSpec, Scope, StepOptions
 from contextbus_protocol.working_memory import WorkingMemoryPatch
 from tests.simulation import scripts
 from tests.simulation.asking import Asker
@@ -50,6 +50,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
     stored: bool
     blocks: str
     stale_thinking: tuple[tuple[int, int], ...]
+    checkpoint: str
 
 
 def acknowledged(answer: StepCompiled) -> Acknowledged:
@@ -63,6 +64,7 @@ def acknowledged(answer: StepCompiled) -> Acknowledged:
         answer.stored,
         answer.blocks,
         answer.stale_thinking,
+        answer.checkpoint,
     )
 
 
@@ -180,11 +182,17 @@ class Client(Asker):
             **self._head(),
             history=self.handle.new_messages(),
             user_text=self.handle.history.user_text,
-            options=scripts.options_of(self._random, self.run),
+            options=self._options(),
             refresh=self._random.random() < 0.3,
             step=self._number(),
-            callbacks=scripts.callbacks_of(self._random),
+            callbacks=self._callbacks(),
         )
+
+    def _options(self) -> StepOptions:
+        return scripts.options_of(self._random, self.run)
+
+    def _callbacks(self) -> tuple[CallbackName, ...]:
+        return scripts.callbacks_of(self._random)
 
     def _number(self) -> int | None:
         """The number that a client may give its step: none, the next, the same, one that is over, one further on."""
@@ -311,6 +319,8 @@ def read_messages(world: World, run: str) -> tuple[list[ChatMessage], int]:
         for event in codec.decode_commit(data).events:
             if isinstance(event, HistoryReplaced):
                 del messages[event.keep :]
+            elif isinstance(event, HistoryCleared):
+                messages.clear()
             elif isinstance(event, MessagesAppended):
                 messages.extend(blobs.decode_input(world.server.blobs[run, event.inputs]).messages)
     return messages, last

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from contextbus.replay.run_log import RunLog
-from contextbus_protocol.events import CallSucceeded, EntryFact, PackageRedacted, StepCompiled, StepFailed
+from contextbus_protocol.events import (
+    CallSucceeded,
+    EntryFact,
+    HistoryCleared,
+    PackageRedacted,
+    StepCompiled,
+    StepFailed,
+)
 from tests.simulation.forgetting import Forgetter, citations, current_blob
 from tests.simulation.sources import FORGETTING
 from tests.simulation.world import World
@@ -71,6 +78,8 @@ def check_revisions(log: RunLog) -> None:
                     placed[key] = max(entry.revision or 0, placed.get(key, -1))
             elif isinstance(event, PackageRedacted):
                 placed.pop((event.source, event.record_id), None)
+            elif isinstance(event, HistoryCleared):
+                placed, last = {}, None  # a new topic knows of no placement (P.J.9)
 
 
 def _revised(event: StepCompiled) -> list[EntryFact]:

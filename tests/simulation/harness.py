@@ -8,9 +8,10 @@ from contextbus.client.sending import CommandHead
 from contextbus.core.estimate import make_estimator
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
+from contextbus.core.projection import request_digests
 from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import replay_run
-from contextbus_protocol import codec, subjects
+from contextbus_protocol import blobs, codec, subjects
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import (
@@ -29,6 +30,8 @@ from contextbus_protocol.events import (
     CallFailed,
     CallSucceeded,
     Commit,
+    CompactionCompleted,
+    HistoryCleared,
     HistoryReplaced,
     MessagesAppended,
     PackageRedacted,
@@ -38,15 +41,23 @@ from contextbus_protocol.events import (
 from contextbus_protocol.events import StepCompiled as StepEvent
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.package import Package
-from contextbus_protocol.values import EstimatorSpec, Model, RefreshOptions, Scope, StepOptions
+from contextbus_protocol.values import CompactionOptions, EstimatorSpec, Model, RefreshOptions, Scope, StepOptions
 from contextbus_protocol.working_memory import AddHypothesis, AddObservation, SetActiveTask, SetGoal
 from tests.simulation import scripts
 from tests.simulation.asking import Asker
 from tests.simulation.clients import Acknowledged, acknowledged, read_messages
+from tests.simulation.compactions import check_compactions
 from tests.simulation.forgetting import Forgetter
 from tests.simulation.forgotten import check_forgotten, check_revisions, check_usage
-from tests.simulation.invariants import check_acknowledged, check_log, check_states, check_steps, read_log
-from tests.simulation.model import Memory
+from tests.simulation.invariants import (
+    check_acknowledged,
+    check_log,
+    check_states,
+    check_steps,
+    evaluation_of,
+    read_log,
+)
+from tests.simulation.model import Checkpoint, Memory, Stand
 from tests.simulation.model import Model as Plain
 from tests.simulation.model_steps import StepCheck
 from tests.simulation.sources import SOURCES
@@ -58,13 +69,12 @@ LOG = subjects.log(TENANT, RUN, "run")
 MEMORY = subjects.log(TENANT, RUN, "working-memory")
 MODELS = (scripts.MODEL, scripts.BOUND, Model("openai", "gpt-test", 12_000, 1_000), scripts.SMALL)
 TOOLS = (None, "sha256:" + "7" * 64)
-ALLOWED = frozenset(
+RECORDED = frozenset({"source_failed", "context_budget_exceeded", "summariser_failed", "request_overhead"})
+ALLOWED = RECORDED | frozenset(
     {
         "conflict",
         "stale_step",
         "deadline_exceeded",
-        "source_failed",
-        "context_budget_exceeded",
         "not_found",
         "invalid_type",
         "limit",
@@ -125,8 +135,11 @@ class Harness:
         self.sent: dict[str, tuple[AnyCommand, list[ChatMessage]]] = {}
         self.words = 0
         self.steps = self.last_step = 0
+        self.compactions = 0
+        self.newest = 0
         self.packages: list[tuple[str, str]] = []
         self.told: dict[int, str] = {}
+        self.checkpoints: dict[int, str] = {}
         self.thinking: dict[int, set[int]] = {}
         self.alone = True
         self.sound = True
@@ -169,7 +182,8 @@ class Harness:
     def fold(self, sequence: int, commit: Commit) -> None:
         """A commit of the run."""
         nothing: list[ChatMessage] = []
-        command, messages = self.sent.get(commit.command, (None, nothing))
+        command, messages = self.sent.get(self.command_of(commit.command), (None, nothing))
+        self.newest = sequence
         model = self.model
         for event in commit.events:
             match event:
@@ -189,7 +203,7 @@ class Harness:
                     assert isinstance(command, CompileStep | OverflowStep)
                     self.check_step(sequence, event, command, messages)
                 case StepFailed():
-                    assert event.code in {"source_failed", "context_budget_exceeded"}
+                    assert event.code in RECORDED
                 case CallSucceeded():
                     assert isinstance(command, ReportStep)
                     assert model.last is not None
@@ -202,9 +216,15 @@ class Harness:
                     model.requested = True
                 case PackageRedacted():
                     model.redact(event.package, event.replacement, (event.source, event.record_id))
+                case CompactionCompleted():
+                    self.check_compaction(event)
+                case HistoryCleared():
+                    model.clear()
                 case _:
                     pass
         self.told.setdefault(sequence, model.blocks_chain())
+        known = model.standing_in()
+        self.checkpoints[sequence] = "" if known is None else known.blob
         present = set(model.digests)  # what left and is brought again later counts as new
         model.written = {digest: written for digest, written in model.written.items() if digest in present}
 
@@ -227,7 +247,8 @@ class Harness:
                 own = [p for c, p in self.packages if c == command.command] + [last.package]
                 forgotten = last.redacted or last.history_forgotten
                 stored = not forgotten and not any((RUN, p) in self.world.server.lost for p in own)
-                assert not (same and stored) or model.requested, "an open step with the same messages is compiled anew"
+                moved = model.requested or model.rewound  # what the host took back was behind another history
+                assert not (same and stored) or moved, "an open step with the same messages is compiled anew"
         store = {digest: data for (run, digest), data in self.world.server.blobs.items() if run == RUN}
         self.last_step = sequence
         self.packages.append((command.command, event.package))
@@ -236,6 +257,26 @@ class Harness:
         lost = {digest for run, digest in self.world.server.lost if run == RUN}
         retried = any(c == command.command and p in lost for c, p in self.packages[:-1])
         StepCheck(model, event, command, store, lost, retried=retried).run()
+
+    def command_of(self, command: str) -> str:
+        """The client's command that a commit is of: those of an evaluation name it in their id (C.O.1, C.K.9)."""
+        if not command.startswith("compaction-"):
+            return command
+        known = next((c for c in self.sent if command.startswith(evaluation_of(RUN, c, self.newest))), None)
+        return command if known is None else known
+
+    def check_compaction(self, event: CompactionCompleted) -> None:
+        """A range was replaced: by unchanged messages and at most one summary (C.E.1, C.L.2)."""
+        model = self.model
+        data = self.world.server.blobs[RUN, event.replaced_by]
+        messages = blobs.decode_replacement(data).messages
+        stands: list[Stand] = []
+        for fact, message in zip(event.replacement, messages, strict=True):
+            assert fact.own == "summary" or (fact.source is not None and message == model.messages[fact.source])
+            stands.append(Stand(digest_message(message), model.weigh(message), fact.source))
+        self.compactions += not event.dropped
+        checkpoint = Checkpoint(event.source_count, event.source_hash, stands, event.replaced_by)
+        model.compact(event.replaced_range.end, checkpoint)
 
     def note_thinking(self) -> None:
         """An answer was written behind the request of the last step (D.F.20)."""
@@ -251,9 +292,13 @@ class Harness:
         found: set[int] = set()
         if scripts.BOUND.model_id != options.model.model_id:
             return found
-        flat, place = self.model.flat(), 0
+        sent = self.model.sent()
+        flat = [digest for digest, _, _ in sent]
+        places = {source: place for place, (_, source, _) in enumerate(sent) if source is not None}
         for index, message in enumerate(self.model.digests):
-            place = flat.index(message, place)
+            place = places.get(index)
+            if place is None:
+                continue  # a summary stands for it
             written = self.model.written.get(message)
             once = self.model.digests.count(message) == 1  # what a host repeats elsewhere was not written there
             if not once or written is None or written[0] != ("anthropic", scripts.BOUND.model_id):
@@ -312,6 +357,7 @@ class Harness:
             answer = client.answer
             if isinstance(answer, StepCompiled) and not answer.stored:
                 assert answer.blocks == self.told[answer.sequence], "the answer names other blocks"
+                assert answer.checkpoint == self.checkpoints[answer.sequence], "the answer names another checkpoint"
                 manifest = decode_json(answer.package.encode(), Package).manifest
                 covered = {i for a, b in answer.stale_thinking for i in range(a, b)}
                 left = self.thinking[answer.sequence] - covered
@@ -323,7 +369,14 @@ class Harness:
         return f"text {self.words} " + "word " * (self.words % 7)
 
     def step_of(
-        self, client: MachineClient, model: Model, tools: str | None, refresh: bool, sources: int, passes: int
+        self,
+        client: MachineClient,
+        model: Model,
+        tools: str | None,
+        refresh: bool,
+        sources: int,
+        passes: int,
+        compaction: CompactionOptions | None = None,
     ) -> CompileStep:
         """A step of a client with its history as it is."""
         options = StepOptions(
@@ -334,6 +387,7 @@ class Harness:
             refresh=RefreshOptions(min_steps=2, max_passes=passes, candidates_per_source=5),
             estimator=self.estimator,
             tools_digest=tools,
+            compaction=compaction,
         )
         return CompileStep(
             **self.head(client),
@@ -356,6 +410,7 @@ class Harness:
         check_revisions(log)
         check_usage(log)
         check_forgotten(self.world, log, self.forgetter)
+        check_compactions(self.world, log)
         for client in self.clients:
             check_acknowledged(self.world, log, client)
         check_states(self.world, log)
@@ -382,6 +437,11 @@ class Harness:
         assert fold.refresh_requested == model.requested
         assert fold.history.count == len(model.messages)
         assert fold.blocks.chain == model.blocks_chain()
+        assert [*request_digests(fold)] == model.flat()
+        assert (fold.checkpoint is None) == (model.checkpoint is None)
+        if fold.checkpoint is not None and model.checkpoint is not None:
+            assert fold.checkpoint.applies == model.checkpoint.applies
+            assert fold.checkpoint.source_count == model.checkpoint.source_count
         if fold.estimator is not None:
             assert fold.estimator.factor == model.factor
         if fold.last is not None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
+from contextbus.actors.compaction import CompactionState
 from contextbus.actors.flight import SelectionState
 from contextbus.actors.memory_requests import WorkingMemoryActorState
 from contextbus.actors.placement import PlacementState
@@ -16,6 +17,7 @@ from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects
 from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import Recorded
+from contextbus_protocol.digests import digest_text
 from contextbus_protocol.events import HistoryReplaced, PreparedFact, StepCompiled, StepFailed
 from tests.simulation.clients import Acknowledged, Client
 from tests.simulation.forgetting import Forgetter
@@ -90,9 +92,19 @@ def check_log(world: World, log: RunLog) -> int:
 def check_histories(log: RunLog, clients: list[Client]) -> None:
     """Nothing of others is replaced by a client that did not mean to (D.F.19)."""
     rewrites = {command for c in clients for command in c.rewrites}
+    sequence = 0
     for logged in log.commits:
         replaced = [e for e in logged.commit.events if isinstance(e, HistoryReplaced)]
-        assert not replaced or logged.commit.command in rewrites, f"{logged.commit.command} replaced history unread"
+        # the first commit of an evaluation takes the messages of its step's command (C.K.9)
+        evaluations = (evaluation_of(log.run, command, sequence) for command in rewrites) if replaced else ()
+        meant = logged.commit.command in rewrites or logged.commit.command.startswith(tuple(evaluations) or ("-",))
+        assert not replaced or meant, f"{logged.commit.command} replaced history unread"
+        sequence = logged.sequence
+
+
+def evaluation_of(run: str, command: str, sequence: int) -> str:
+    """The id of the evaluation of a command at one state of the log (C.O.1)."""
+    return "compaction-" + digest_text(f"{run}\n{command}\n{sequence}").removeprefix("sha256:")[:32]
 
 
 def check_steps(log: RunLog) -> None:
@@ -211,6 +223,7 @@ def check_states(world: World, log: RunLog) -> None:
         match state:
             case SelectionState():
                 assert state.flight is None, f"{node.name} has {state.flight} in flight"
+                assert state.held is None, f"{node.name} has {state.held} beside a compaction"
                 assert not state.waiting, f"{node.name} lets commands wait"
                 if state.loaded and state.fold.sequence == final.sequence:
                     assert state.fold == final, f"{node.name}'s state is not the fold"
@@ -218,6 +231,11 @@ def check_states(world: World, log: RunLog) -> None:
                 assert node.rule.is_idle(state), f"{node.name} is not at rest"
                 if state.loaded and memory and state.fold.sequence == memory[-1][1].sequence:
                     assert state.fold == memory[-1][1], f"{node.name}'s state is not the fold"
+            case CompactionState():
+                assert state.job is None, f"{node.name} has {state.job} under way"
+                assert not state.waiting, f"{node.name} lets compactions wait"
+                if state.fold.sequence == final.sequence:
+                    assert state.fold == final, f"{node.name}'s state is not the fold"
             case PlacementState():
                 assert not state.jobs, f"{node.name} has {state.jobs[0].head.command} under way"
             case _:

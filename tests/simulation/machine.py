@@ -16,14 +16,16 @@ from contextbus.core.handle import RunHandle
 from contextbus_protocol.chat import ChatMessage, assistant, system, user
 from contextbus_protocol.commands import (
     AppendMessages,
+    ClearHistory,
     CreateWorkingMemory,
     OverflowStep,
     PatchWorkingMemory,
     ReportStep,
     RequestRefresh,
+    ResetCompaction,
 )
 from contextbus_protocol.events import StepCompiled as StepEvent
-from contextbus_protocol.values import Model, Scope, Usage
+from contextbus_protocol.values import CompactionOptions, Model, OnFailure, RetentionPolicy, Scope, Trigger, Usage
 from contextbus_protocol.working_memory import (
     AddHypothesis,
     AddObservation,
@@ -36,6 +38,7 @@ from tests.simulation import scripts
 from tests.simulation.clients import read_messages
 from tests.simulation.harness import MODELS, RUN, TOOLS, Harness
 from tests.simulation.sources import FORGETTING, SOURCES
+from tests.simulation.summarisers import BEHAVIOURS, Behaviour
 from tests.simulation.world import Faults
 
 PHASES = (Phase.generate, Phase.shrink)
@@ -44,6 +47,8 @@ MODEL = st.sampled_from((MODELS[0],) * 4 + (MODELS[1],) * 4 + MODELS[2:])
 TOOL = st.sampled_from(TOOLS[:1] * 5 + TOOLS)
 SOURCE_COUNT = st.sampled_from((len(SOURCES),) * 6 + (2, 0))
 PASSES = st.sampled_from((30, 30, 30, 2))
+BEHAVIOUR = st.sampled_from(("good",) * 12 + BEHAVIOURS)
+FAILURE = st.sampled_from(("stop", "continue", "drop"))
 MESSAGES = st.sampled_from(("none", "user", "user", "user", "blank", "tool", "skill", "skill-failed"))
 
 
@@ -51,6 +56,7 @@ class RunMachine(RuleBasedStateMachine):
     """One run, two clients, and what they and the world may do."""
 
     steps: ClassVar[int] = 0
+    compactions: ClassVar[int] = 0
     examples: ClassVar[int] = 0
 
     @initialize(
@@ -122,6 +128,101 @@ class RunMachine(RuleBasedStateMachine):
         client.handle = client.handle.append(self.messages(kind))
         self.harness.send(client, self.harness.step_of(client, model, tools, refresh, sources, passes))
 
+    @rule(
+        who=WHO,
+        kind=MESSAGES,
+        model=MODEL,
+        limit=st.sampled_from((2, 4, 7)),
+        most=st.sampled_from((4_000, 4_000, 900, 300, 10)),
+        keep=st.integers(1, 4),
+        shrink=st.sampled_from((0.0, 0.0, 0.1)),
+        on_failure=FAILURE,
+        behaviour=BEHAVIOUR,
+        reports=st.booleans(),
+    )
+    def compact(
+        self,
+        who: int,
+        kind: str,
+        model: Model,
+        limit: int,
+        most: int,
+        keep: int,
+        shrink: float,
+        on_failure: OnFailure,
+        behaviour: Behaviour,
+        reports: bool,
+    ) -> None:
+        """A step that compacts its history first, with a summariser that behaves in a chosen way."""
+        client = self.harness.clients[who]
+        client.handle = client.handle.append(self.messages(kind))
+        options = CompactionOptions(
+            triggers=(Trigger(kind="messages-exceed", limit=limit),),
+            target_tokens=most,
+            keep=RetentionPolicy(keep_last_messages=keep),
+            summariser="simulated",
+            min_shrink=shrink,
+            on_failure=on_failure,
+        )
+        self.world.behaviours = [behaviour]
+        self.harness.send(client, self.harness.step_of(client, model, None, False, len(SOURCES), 30, options))
+        self.world.behaviours = []
+        if reports:
+            self.report(who, "succeeded")
+
+    @rule(who=WHO, back=st.integers(1, 12), compiles=st.booleans(), model=MODEL)
+    def rewind(self, who: int, back: int, compiles: bool, model: Model) -> None:
+        """The host goes back, perhaps behind the boundary of a checkpoint, and forward again (C.L.4, C.L.5)."""
+        client = self.harness.clients[who]
+        known = [e.message for e in client.handle.history if e.message is not None]
+        client.handle = client.handle.hand_over(known[: max(0, len(known) - back)])
+        if compiles:
+            self.harness.send(client, self.harness.step_of(client, model, None, False, len(SOURCES), 30))
+        else:
+            self.store(who)
+        client.handle = client.handle.hand_over(known)
+        self.store(who)
+
+    def store(self, who: int) -> None:
+        """The client's messages, without a step."""
+        client = self.harness.clients[who]
+        command = AppendMessages(
+            **self.harness.head(client),
+            scope=Scope(user_id="ada"),
+            estimator=self.harness.estimator,
+            history=client.handle.new_messages(),
+        )
+        self.harness.send(client, command)
+
+    @rule(who=WHO, topic=st.sampled_from((False, False, False, True)))
+    def reset(self, who: int, topic: bool) -> None:
+        """The host ends a pause (C.X.5), or begins a new topic (P.J.9): then both clients start from the log."""
+        client = self.harness.clients[who]
+        if not topic:
+            self.harness.send(client, ResetCompaction(**self.harness.head(client)))
+            return
+        self.harness.send(client, ClearHistory(**self.harness.head(client)))
+        for other in self.harness.clients:
+            messages, sequence = read_messages(self.world, RUN)
+            other.handle = RunHandle(seen_memory=other.handle.seen_memory).rebase(messages, sequence)
+            other.compiled = None
+
+    @rule(
+        who=WHO,
+        kinds=st.lists(MESSAGES, min_size=1, max_size=5),
+        model=MODEL,
+        behaviour=BEHAVIOUR,
+        on_failure=FAILURE,
+        limit=st.sampled_from((2, 2, 5)),
+    )
+    def talk(
+        self, who: int, kinds: list[str], model: Model, behaviour: Behaviour, on_failure: OnFailure, limit: int
+    ) -> None:
+        """Several turns in a row, each with a step and its report, then one that compacts."""
+        for kind in kinds:
+            self.turn(who, kind, model, succeeded=True)
+        self.compact(who, "user", model, limit, 4_000, 1, 0.0, on_failure, behaviour, reports=True)
+
     @rule(who=WHO, kind=MESSAGES, model=MODEL, succeeded=st.sampled_from((True, True, True, False)))
     def turn(self, who: int, kind: str, model: Model, succeeded: bool) -> None:
         """A step and its report, as hosts do it most of the time."""
@@ -177,13 +278,7 @@ class RunMachine(RuleBasedStateMachine):
         client = self.harness.clients[who]
         message = system if with_system and not client.handle.history.count else assistant
         client.handle = client.handle.append((message(self.harness.text()),))
-        command = AppendMessages(
-            **self.harness.head(client),
-            scope=Scope(user_id="ada"),
-            estimator=self.harness.estimator,
-            history=client.handle.new_messages(),
-        )
-        self.harness.send(client, command)
+        self.store(who)
 
     @rule(who=WHO, keep=st.integers(0, 12), behind=st.booleans(), model=MODEL, outcome=st.booleans())
     def rewrite(self, who: int, keep: int, behind: bool, model: Model, outcome: bool) -> None:
@@ -229,7 +324,7 @@ class RunMachine(RuleBasedStateMachine):
 
     # -- rules of the world
 
-    @rule(node=st.integers(0, 5))
+    @rule(node=st.integers(0, 7))
     def restart(self, node: int) -> None:
         """An actor starts again with nothing."""
         self.world.kill(list(self.world.nodes.values())[node])
@@ -278,6 +373,7 @@ class RunMachine(RuleBasedStateMachine):
         """What must hold in the end."""
         if hasattr(self, "harness"):
             type(self).steps += self.harness.steps
+            type(self).compactions += self.harness.compactions
             self.harness.finish()
 
 
@@ -295,7 +391,8 @@ def main() -> int:
         failures = 1
         traceback.print_exc()
     seconds = time.perf_counter() - started
-    done = f"{RunMachine.examples} examples, {RunMachine.steps} compiled steps checked, {seconds:.0f} s"
+    done = f"{RunMachine.examples} examples, {RunMachine.steps} compiled steps and {RunMachine.compactions} summaries"
+    done += f" checked, {seconds:.0f} s"
     sys.stdout.write(f"{done}, failures: {failures or 'none'}\n")
     return 1 if failures else 0
 

@@ -64,6 +64,26 @@ class Block:
 
 
 @dataclass
+class Stand:
+    """A message that stands in place of source messages: its digest, its cost, which of them it is, if it is one."""
+
+    digest: str
+    weight: int
+    source: int | None
+
+
+@dataclass
+class Checkpoint:
+    """What stands in place of the first source messages, while the history begins with them (C.L.3)."""
+
+    source_count: int
+    source_hash: str
+    stands: list[Stand]
+    blob: str
+    applies: bool = True
+
+
+@dataclass
 class Last:
     """The newest step: what its request was, and what becomes of it."""
 
@@ -113,6 +133,8 @@ class Model:
         self.blocks: list[Block] = []
         self.owed: dict[Key, Owed] = {}
         self.last: Last | None = None
+        self.checkpoint: Checkpoint | None = None
+        self.compacted = self.rewound = self.system_touched = False
         self.passes = 0
         self.last_refresh = 0
         self.task_at_refresh: str | None = None
@@ -135,14 +157,27 @@ class Model:
         """The source messages."""
         return [digest_message(m) for m in self.messages]
 
-    def flat(self) -> list[str]:
-        """The request history: messages and blocks at their places."""
-        items: list[str] = []
-        for position in range(len(self.messages) + 1):
-            items += [b.digest for b in self.blocks if b.position == position]
+    def sent(self) -> list[tuple[str, int | None, Block | None]]:
+        """The request history: digest, source message and block of each, what stands for others first (C.L.3)."""
+        items: list[tuple[str, int | None, Block | None]] = []
+        start, known = 0, self.standing_in()
+        if known is not None:
+            start = known.source_count
+            items = [(stand.digest, stand.source, None) for stand in known.stands]
+        for position in range(start, len(self.messages) + 1):
+            here = [b for b in self.blocks if b.position == position or b.position < position == start]
+            items += [(b.digest, None, b) for b in here]
             if position < len(self.messages):
-                items.append(digest_message(self.messages[position]))
+                items.append((digest_message(self.messages[position]), position, None))
         return items
+
+    def standing_in(self) -> Checkpoint | None:
+        """The checkpoint, if it applies."""
+        return self.checkpoint if self.checkpoint is not None and self.checkpoint.applies else None
+
+    def flat(self) -> list[str]:
+        """The digests of the request history."""
+        return [digest for digest, _, _ in self.sent()]
 
     def system(self) -> list[str]:
         """The system messages that the history begins with."""
@@ -151,7 +186,10 @@ class Model:
 
     def weight(self) -> int:
         """Eighteenths of a token of all of it."""
-        return sum(self.weigh(m) for m in self.messages) + sum(b.weight for b in self.blocks)
+        known = self.standing_in()
+        start = 0 if known is None else known.source_count
+        stands = 0 if known is None else sum(stand.weight for stand in known.stands)
+        return stands + sum(self.weigh(m) for m in self.messages[start:]) + sum(b.weight for b in self.blocks)
 
     def tokens(self, weight: int) -> int:
         """Tokens of a weight (D.M.4)."""
@@ -175,8 +213,12 @@ class Model:
         """The host handed over another history (D.F.14, D.F.19, D.H.5)."""
         if keep >= len(self.messages):
             return
+        self.rewound = True
         if self.last is not None and keep < len(self.last.messages):
             self.touched = True
+            self.system_touched = self.system_touched or keep < len(self.system())
+        if self.checkpoint is not None and keep < self.checkpoint.source_count:
+            self.checkpoint.applies = False
         unloaded = {skill for skill, position in self.loaded() if position >= keep}
         del self.messages[keep:]
         self.leave([b for b in self.blocks if b.position > keep])
@@ -190,6 +232,39 @@ class Model:
         self.messages += messages
         again = {skill for skill, place in self.loaded() if before.get(skill) != place}
         self.absent -= again
+        known = self.checkpoint
+        if known is None or known.applies or len(self.messages) < known.source_count:
+            return
+        if self.chain(known.source_count) == known.source_hash:  # forward again: what it stands for is back (C.L.5)
+            self.stand([b for b in self.blocks if b.position <= known.source_count], known)
+
+    def chain(self, count: int) -> str:
+        """The chain digest of the first source messages."""
+        chain = EMPTY_CHAIN
+        for digest in self.digests[:count]:
+            chain = extend_chain(chain, digest)
+        return chain
+
+    def compact(self, end: int, checkpoint: Checkpoint) -> None:
+        """A summary stands in place of a range that ends before the request's message ``end`` (C.E.9, C.L.9)."""
+        assert checkpoint.source_hash == self.chain(checkpoint.source_count), "the hash is of other messages"
+        self.stand([block for _, _, block in self.sent()[:end] if block is not None], checkpoint)
+
+    def stand(self, gone: list[Block], checkpoint: Checkpoint) -> None:
+        """A checkpoint applies: the blocks of its range leave, and what the last request began with is gone."""
+        self.checkpoint = checkpoint
+        checkpoint.applies = True
+        self.compacted = self.touched = self.last is not None
+        self.leave(gone)
+
+    def clear(self) -> None:
+        """A new topic: no history, no placements, no checkpoint; the next step retrieves (P.J.9)."""
+        if self.last is not None and self.last.messages and self.messages:
+            self.touched = True
+            self.system_touched = self.system_touched or bool(self.system())
+        self.messages, self.blocks, self.owed, self.checkpoint = [], [], {}, None
+        self.absent = set()
+        self.requested = True
 
     def leave(self, gone: list[Block]) -> None:
         """Blocks leave the history: their records are owed (D.H.5)."""
@@ -256,7 +331,9 @@ class Model:
         for item in last.owed:
             if self.owed.get(item.record.key) is item and not item.record.mandatory:
                 item.waits = True
-        if self.digests[: len(last.messages)] == last.messages:
+        known = self.standing_in()
+        replaced = known is not None and len(last.messages) <= known.source_count
+        if self.digests[: len(last.messages)] == last.messages and not replaced:
             # a text that was forgotten meanwhile does not join; what else its block carried is owed (D.J.4, D.J.6)
             left = [b for b in last.blocks if last.block_forgotten and b.placement == "append"]
             self.blocks += [b for b in last.blocks if b not in left]

@@ -213,14 +213,20 @@ class StepCheck:
             expected = {"tools"}
         elif last.system != model.system()[: len(last.system)]:
             expected = {"system"}
+        elif self._request()[: len(last.prefix)] != last.prefix and model.compacted:
+            expected = (
+                {"redacted"} if model.redaction_hit else {"compaction", "redacted"} if last.redacted else {"compaction"}
+            )
         elif self._request()[: len(last.prefix)] != last.prefix:
             expected = (
                 {"redacted"} if model.redaction_hit else {"history", "redacted"} if last.redacted else {"history"}
             )
         else:  # the same bytes; the host or a forget may have changed them and changed them back
-            expected = {None, "system", "history", "redacted"} if model.touched else {None}
+            expected = {None, "system", "history", "redacted", "compaction"} if model.touched else {None}
             if isinstance(self.command, OverflowStep) and self.bound:
                 expected |= {"history"}  # a tail that stays counts as another, even if it says the same
+        if model.system_touched:  # changed and changed back: the first cause that applied stays
+            expected = {*expected, "system"}
         assert cause in expected, f"cause {cause}, not {expected}"
 
     def _request(self) -> list[str]:
@@ -356,4 +362,4 @@ class StepCheck:
             model.requested = False
         else:
             model.requested = model.requested or event.host_request
-        model.touched = model.redaction_hit = False
+        model.touched = model.redaction_hit = model.compacted = model.rewound = model.system_touched = False

@@ -10,8 +10,10 @@ from contextbus_protocol import codec, subjects
 from contextbus_protocol.digests import digest_bytes
 from contextbus_protocol.events import StepCompiled
 from tests.simulation.clients import Client
+from tests.simulation.compacting import CompactingClient, compaction_of
+from tests.simulation.compactions import check_compactions, count_compactions
 from tests.simulation.forgetting import Forgetter
-from tests.simulation.invariants import check_world
+from tests.simulation.invariants import check_world, read_log
 from tests.simulation.sources import FORGETTING
 from tests.simulation.world import TENANT, Faults, World
 
@@ -27,6 +29,8 @@ class Result(msgspec.Struct, frozen=True):
     events: int
     log: str
     errors: dict[str, int]
+    compactions: dict[str, int] = {}
+    summaries: int = 0
 
 
 def erase_packages(world: World, chance: random.Random) -> None:
@@ -53,13 +57,14 @@ def settle_forgets(world: World, forgetter: Forgetter) -> None:
     forgetter.erase_spent()
 
 
-def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Result:
+def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12, compacts: bool = False) -> Result:
     """Run clients on a few runs until all is at rest, then check every invariant.
 
     Args:
         seed: what everything is drawn from.
         faults: how often things go wrong; drawn from the seed by default.
         steps: steps of each client.
+        compacts: whether the runs compact their history.
 
     Raises:
         AssertionError: an invariant does not hold.
@@ -72,11 +77,14 @@ def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Res
             replicated=chance.random() < 0.5,
         )
     world = World(seed, faults)
-    clients = [
-        Client(world, f"client-{run}-{number}", run, steps)
-        for run in RUNS
-        for number in range(chance.choice((1, 1, 2)))
-    ]
+    clients: list[Client] = []
+    for run in RUNS:
+        numbers = range(chance.choice((1, 1, 2)))
+        if compacts:
+            options = compaction_of(chance)
+            clients += [CompactingClient(world, f"client-{run}-{n}", run, steps, options) for n in numbers]
+        else:
+            clients += [Client(world, f"client-{run}-{number}", run, steps) for number in numbers]
     for client in clients:
         client.start()
     for _ in range(chance.randrange(faults.outages + 1)):
@@ -91,9 +99,24 @@ def simulate(seed: int, faults: Faults | None = None, *, steps: int = 12) -> Res
     world.run()
     settle_forgets(world, forgetter)
     logged = check_world(world, clients, forgetter)
+    compactions: dict[str, int] = {}
+    for run in RUNS:
+        run_log = read_log(world, run)
+        check_compactions(world, run_log)
+        for status, count in count_compactions(run_log).items():
+            compactions[status] = compactions.get(status, 0) + count
     errors: dict[str, int] = {}
     for client in clients:
         for code, count in client.errors.items():
             errors[code] = errors.get(code, 0) + count
     log = digest_bytes(b"".join(data for _, data, _ in world.server.log))
-    return Result(logged, world.kills, world.server.conflicts, world.events, log, errors)
+    return Result(
+        logged,
+        world.kills,
+        world.server.conflicts,
+        world.events,
+        log,
+        errors,
+        compactions,
+        len(world.summaries),
+    )

@@ -196,3 +196,17 @@ def test_what_came_to_be_owed_before_an_overflow() -> None:
     state.report(status="succeeded", who=0)
     state.race(kinds=("none", "none"), model=OPUS, refresh=False)
     state.teardown()
+
+
+SMALL = MODELS[3]
+
+
+@pytest.mark.rule("C.L.4", "C.X.6", "D.F.20")
+def test_messages_that_return_without_the_blocks_of_their_range() -> None:
+    """Behind a boundary that the host took back, thinking stood behind the block that had left with the range."""
+    state = machine()
+    state.talk(behaviour="good", kinds=["none"], limit=2, model=BOUND, on_failure="stop", who=0)
+    state.talk(behaviour="good", kinds=["skill"], limit=2, model=SMALL, on_failure="stop", who=0)
+    state.refresh(who=0)
+    state.rewrite(behind=False, keep=2, model=BOUND, outcome=False, who=0)
+    state.teardown()

@@ -12,7 +12,7 @@ from unittest.mock import ANY
 import msgspec
 import pytest
 
-from contextbus.actors import append, settle, stepping
+from contextbus.actors import append, selection, settle
 from contextbus.actors.effects import Store
 from contextbus.actors.placement import Placement
 from contextbus.core import run
@@ -136,10 +136,10 @@ def build_on_unread_messages(patch: pytest.MonkeyPatch) -> None:
 def take_any_answer(patch: pytest.MonkeyPatch) -> None:
     """Selection takes an answer of the host to another question for the one that it asked."""
 
-    def question_of(_flight: object) -> object:
+    def token_of(_flight: object, _message: object) -> object:
         return ANY
 
-    patch.setattr(stepping, "question_of", question_of)
+    patch.setattr(selection, "_token_of", token_of)
 
 
 def warn_every_time(patch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from contextbus.actors import append, catch_up
+from contextbus.actors.compaction import Compaction
 from contextbus.actors.effects import (
     Cancel,
     Effects,
@@ -31,11 +32,13 @@ from contextbus.actors.placement import Placement
 from contextbus.actors.selection import Selection
 from contextbus.actors.working_memory import WorkingMemory
 from contextbus_protocol import codec, subjects
+from contextbus_protocol.compaction import Summarise
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Elapsed, Fetched
 from contextbus_protocol.questions import Query
 from tests.simulation.server import Server
 from tests.simulation.sources import Records, answer_query
+from tests.simulation.summarisers import Behaviour, answer_request, choose_behaviour
 
 TENANT = "t"
 SILENCE = 2.0
@@ -56,9 +59,24 @@ class Faults(msgspec.Struct, frozen=True):
     callback: float = 0.1
     outages: int = 2
     replicated: bool = False
+    summariser: float = 0.4
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, summariser=0)
+
+
+class Summarising(msgspec.Struct):
+    """A request to the summariser: when it came, how it was taken, and when its first answer arrived or time ended."""
+
+    request: Summarise
+    behaviour: Behaviour
+    asked: float
+    over: float
+
+    @property
+    def evaluation(self) -> str:
+        """The evaluation that it is of: its token names it."""
+        return self.request.token.split("/")[-2]
 
 
 AnyRule = Rule[Any]
@@ -95,6 +113,11 @@ class World:
         self.server = Server(replicated=faults.replicated)
         self.records = Records()
         self.receivers: dict[str, Receiver] = {}
+        self.summaries: list[Summarising] = []
+        self.behaviours: list[Behaviour] = []
+        self.writing: float | None = None
+        self.unacknowledged: list[str] = []
+        self.everyone: tuple[type[AnyMessage], ...] = ()
         self._queue: list[tuple[float, float, int, Callable[[], None]]] = []
         self._order = 0
         self._serial = 0
@@ -104,6 +127,7 @@ class World:
             ("selection", lambda n: Selection(TENANT, self.inbox(n))),
             ("working-memory", lambda n: WorkingMemory(TENANT, n)),
             ("placement", lambda _: Placement()),
+            ("compaction", lambda n: Compaction(TENANT, self.inbox(n))),
         ]
         self.nodes = {f"{name}-{i}": Node(f"{name}-{i}", make) for name, make in makes for i in range(instances)}
         self._groups = {subjects.command(name, TENANT): [f"{name}-{i}" for i in range(instances)] for name, _ in makes}
@@ -143,6 +167,10 @@ class World:
         delay = 0.0002 + self.random.expovariate(2000)
         if self.chance(self.faults.delay):
             delay += self.random.random() * 4
+        if isinstance(message, self.everyone):  # two instances took what a client asked for twice
+            for name in self._groups.get(to, [])[1:]:
+                self.at(delay, partial(self.deliver, self.nodes[name], message))
+            to = self.inbox(self._groups[to][0])
         self.at(delay, lambda: self._arrive(to, data))
         if self.chance(self.faults.repeat):
             self.at(delay + self.random.random(), lambda: self._arrive(to, data))
@@ -218,6 +246,8 @@ class World:
                     for query in queries:
                         if isinstance(query, Query):
                             self._ask(query)
+                        else:
+                            self._summarise(query)
                 case Load():
                     load_state, load_next = catch_up.begin(effect, TENANT)
                     self._read(node, node.incarnation, load_state, load_next)
@@ -286,12 +316,22 @@ class World:
                 return
             lag = 1 if self.chance(self.faults.stale) else 0
             outcome = self.server.answer(request, lag=lag)
+            if isinstance(request, append.AppendCommit) and self._loses(request.command):
+                return
             if not self.chance(self.faults.lost_reply):
                 self.at(0.0001 + self.random.expovariate(5000), lambda: reply(outcome))
 
         if not self.chance(self.faults.lost_request):
             self.at(0.0001 + self.random.expovariate(5000), execute)
         self.at(SILENCE, lambda: reply(append.Unanswered("timeout")))
+
+    def _loses(self, command: str) -> bool:
+        """Whether the acknowledgement of a commit is lost as it was asked for; once for each ending."""
+        ending = next((ending for ending in self.unacknowledged if command.endswith(ending)), None)
+        if ending is None:
+            return False
+        self.unacknowledged.remove(ending)
+        return True
 
     def _fetch(self, node: Node, effect: Fetch) -> None:
         found = {d: self.server.blobs.get((effect.run, d)) for d in effect.digests}
@@ -307,7 +347,19 @@ class World:
 
         return guarded
 
-    # -- sources
+    # -- sources and summariser
+
+    def _summarise(self, request: Summarise) -> None:
+        """Ask the summariser; ``behaviours`` are those that were chosen for the next requests."""
+        chosen = self.behaviours.pop(0) if self.behaviours else choose_behaviour(self.random, self.faults.summariser)
+        noted = Summarising(request, chosen, self.now, self.now + request.seconds_left)
+        self.summaries.append(noted)
+        delay = self.random.expovariate(200) if self.writing is None else self.writing
+        answers = answer_request(request, chosen, delay)
+        if answers:
+            noted.over = min(noted.over, self.now + min(delay for delay, _ in answers))
+        for delay, message in answers:
+            self.at(delay, partial(self.send, request.reply_to, message))
 
     def _ask(self, query: Query) -> None:
         erased = self.server.by_subject.get(subjects.erasures(TENANT), [])

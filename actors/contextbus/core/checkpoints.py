@@ -129,6 +129,8 @@ def rewind(state: RunState, keep: int) -> RunState:
     checkpoint = state.checkpoint
     if checkpoint is not None and checkpoint.applies and keep < checkpoint.source_count:
         checkpoint = replace(checkpoint, applies=False)
+        if state.last is not None:  # its messages return without the blocks that left with them (D.F.20)
+            state = break_prefix(state, "history", 0)
     due = state.compaction_due and checkpoint is not None and keep >= checkpoint.source_count
     measured = state.measured if state.measured is not None and keep >= state.measured.count else None
     return replace(state, segments=segments, checkpoint=checkpoint, measured=measured, compaction_due=due)
