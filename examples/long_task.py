@@ -42,9 +42,13 @@ async def main() -> None:
         assert step is not None
 
         sent = step.payload("anthropic").json().decode()
-        print(f"{len(run.messages)} messages in the log, {len(step.payload('anthropic').body['messages'])} in the request")
+        print(
+            f"{len(run.messages)} messages in the log, {len(step.payload('anthropic').body['messages'])} in the request"
+        )
         for found in await bus.compactions(run.id):
-            print(f"compaction before step {found.step}: {found.status}, {found.estimated_before} -> {found.estimated_after} tokens")
+            print(
+                f"compaction before step {found.step}: {found.status}, {found.estimated_before} -> {found.estimated_after} tokens"
+            )
         for fact in ("ledger_2019", "OPS-7311", "db-eu-4.internal:6432", "04:15 UTC", "02:30 UTC"):
             print(f"{fact:22} {'in the request' if fact in sent else 'not in the request'}")
         verdict = await bus.verify(run.id)
