@@ -41,14 +41,13 @@ async def main() -> None:
             await run.after_model_call(Report(status="succeeded", messages=[assistant(answer(turn))]))
         assert step is not None
 
-        sent = step.payload("anthropic").json().decode()
-        print(
-            f"{len(run.messages)} messages in the log, {len(step.payload('anthropic').body['messages'])} in the request"
-        )
+        payload = step.payload("anthropic")
+        sent = payload.json().decode()
+        print(f"{len(run.messages)} messages in the log, {len(payload.copy()['messages'])} in the request")
         for found in await bus.compactions(run.id):
-            print(
-                f"compaction before step {found.step}: {found.status}, {found.estimated_before} -> {found.estimated_after} tokens"
-            )
+            if found.status == "completed":
+                change = f"{found.estimated_before} -> {found.estimated_after} tokens"
+                print(f"compacted before step {found.step}: {change}, for {found.source_messages} messages")
         for fact in ("ledger_2019", "OPS-7311", "db-eu-4.internal:6432", "04:15 UTC", "02:30 UTC"):
             print(f"{fact:22} {'in the request' if fact in sent else 'not in the request'}")
         verdict = await bus.verify(run.id)
