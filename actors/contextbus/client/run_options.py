@@ -23,6 +23,7 @@ from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.digests import digest_bytes, digest_text
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import (
+    CompactionOptions,
     ContextBudget,
     EstimatorSpec,
     Model,
@@ -178,4 +179,12 @@ def read_options(
         if not isinstance(value, kind):
             raise InvalidTypeError(f"{name} must be {kind.__name__}, not {type(value).__name__}")
     # as the log will have it, to the byte
-    return msgspec.structs.replace(options, estimator=decode_json(encode_json(options.estimator), EstimatorSpec))
+    setup = options.compaction
+    if setup is not None:
+        setup = msgspec.structs.replace(setup, options=decode_json(encode_json(setup.options), CompactionOptions))
+    return msgspec.structs.replace(
+        options,
+        budget=decode_json(encode_json(options.budget), ContextBudget),
+        estimator=decode_json(encode_json(options.estimator), EstimatorSpec),
+        compaction=setup,
+    )

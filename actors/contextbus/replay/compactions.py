@@ -79,7 +79,7 @@ class Compactions:
         self._fetch = fetch
         self._begun: dict[str, Begun] = {}
         self._failed: set[int] = set()
-        self._summaries: dict[str, CompactionCompleted] = {}
+        self._summaries: set[tuple[str, str | None]] = set()  # ranges without a summary may share what replaces them
         self._erased: set[str] = set()
         for event in (e for logged in log.commits for e in logged.commit.events):
             if isinstance(event, SummaryRedacted):
@@ -107,7 +107,7 @@ class Compactions:
                 self._begun[event.evaluation] = Begun(event, after, logged.sequence)
             case CompactionCompleted():
                 yield self._check_completed(state, logged, event)
-                self._summaries[event.replaced_by] = event
+                self._summaries.add((event.replaced_by, event.archive))
             case CompactionFailed():
                 yield from self._check_failed(state, logged, event)
                 self._failed.add(event.step)
@@ -274,11 +274,10 @@ class Compactions:
             yield check("refused", event.refused, costs[0] if refuses and costs else "nothing")
 
     def _check_redacted(self, logged: LoggedCommit, event: SummaryRedacted) -> Iterator[Check]:
-        known = self._summaries.get(event.replaced_by)
-        if known is None:
+        if all(replaced_by != event.replaced_by for replaced_by, _ in self._summaries):
             yield Check(logged.sequence, "different", None, "replacedBy", event.replaced_by, "no such checkpoint")
-        elif known.archive != event.archive:
-            yield Check(logged.sequence, "different", None, "archive", str(event.archive), str(known.archive))
+        elif (event.replaced_by, event.archive) not in self._summaries:
+            yield Check(logged.sequence, "different", None, "archive", str(event.archive), "no such archive")
 
     def _request(self, state: RunState) -> RequestItems:
         """The request history with its texts.

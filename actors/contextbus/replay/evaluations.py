@@ -241,9 +241,12 @@ def _find_trigger_flaws(state: RunState, logged: LoggedCommit, event: Compaction
         reserve=reserve,
         measured=None if measured is None or measured.input_tokens is None else event.tokens_before - reserve,
     )
-    estimates = [estimate]
+    model = (event.model.provider, event.model.model_id)
+    if measured is not None and measured.model != model:
+        measured, estimate = None, msgspec.structs.replace(estimate, measured=None)
+    # whether what was measured holds depends on settings and tools, which the event does not name (C.M.3)
+    estimates = [estimate, msgspec.structs.replace(estimate, measured=None)]
     if measured is not None and measured.cached_at is not None and logged.commit.at >= measured.cached_at:
-        # whether the prefix is still the provider's depends on settings that the event does not name
         age, kept = logged.commit.at - measured.cached_at, measured.retention_ms
         estimates.append(msgspec.structs.replace(estimate, cache_age_ms=age, cache_retention_ms=kept))
     answers = dict(event.matched)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import anyio
 
 from contextbus.runtime.logs import get_logger
 from contextbus_protocol.package import ContextWarning
+
+TELLING_SECONDS: Final = 10.0
+"""How long is waited for an async function that is told something: a step must not hang on it."""
 
 OnWarning = Callable[[ContextWarning], "Awaitable[object] | object"]
 """Is told one warning, async or not; what it gives back is not looked at."""
@@ -29,7 +35,7 @@ async def tell_warnings(on_warning: OnWarning | None, warnings: Iterable[Context
 
 
 async def tell(name: str, function: Callable[..., object], *given: object, **facts: str | int) -> None:
-    """Tell a function of the host something, and wait for an async one; if it raises, that is logged by its type.
+    """Tell a function of the host something, and wait for an async one for ten seconds; a failure is logged.
 
     Args:
         name: the function as its option is called.
@@ -40,6 +46,7 @@ async def tell(name: str, function: Callable[..., object], *given: object, **fac
     try:
         told = function(*given)
         if inspect.isawaitable(told):
-            await told
+            with anyio.fail_after(TELLING_SECONDS):
+                await told
     except Exception as exc:  # told after the fact: whatever it is, it changes nothing
         _log.warning(f"{name}_failed", error=type(exc).__name__, **facts)
