@@ -37,6 +37,7 @@ from contextbus_protocol.events import (
     PackageRedacted,
     RefreshRequested,
     StepFailed,
+    SummaryRedacted,
 )
 from contextbus_protocol.events import StepCompiled as StepEvent
 from contextbus_protocol.messages import AnyMessage
@@ -218,6 +219,8 @@ class Harness:
                     model.redact(event.package, event.replacement, (event.source, event.record_id))
                 case CompactionCompleted():
                     self.check_compaction(event)
+                case SummaryRedacted(replaced_by=blob):
+                    model.forget_summary(blob)
                 case HistoryCleared():
                     model.clear()
                 case _:
@@ -276,7 +279,7 @@ class Harness:
             stands.append(Stand(digest_message(message), model.weigh(message), fact.source))
         self.compactions += not event.dropped
         checkpoint = Checkpoint(event.source_count, event.source_hash, stands, event.replaced_by)
-        model.compact(event.replaced_range.end, checkpoint)
+        model.compact(event.replaced_range.end, checkpoint, dropped=event.dropped)
 
     def note_thinking(self) -> None:
         """An answer was written behind the request of the last step (D.F.20)."""

@@ -81,6 +81,7 @@ class Checkpoint:
     stands: list[Stand]
     blob: str
     applies: bool = True
+    forgotten: bool = False
 
 
 @dataclass
@@ -134,6 +135,7 @@ class Model:
         self.owed: dict[Key, Owed] = {}
         self.last: Last | None = None
         self.checkpoint: Checkpoint | None = None
+        self.due_summary = False
         self.compacted = self.rewound = self.system_touched = False
         self.passes = 0
         self.last_refresh = 0
@@ -219,6 +221,7 @@ class Model:
             self.system_touched = self.system_touched or keep < len(self.system())
         if self.checkpoint is not None and keep < self.checkpoint.source_count:
             self.checkpoint.applies = False
+            self.due_summary = False
         unloaded = {skill for skill, position in self.loaded() if position >= keep}
         del self.messages[keep:]
         self.leave([b for b in self.blocks if b.position > keep])
@@ -233,7 +236,7 @@ class Model:
         again = {skill for skill, place in self.loaded() if before.get(skill) != place}
         self.absent -= again
         known = self.checkpoint
-        if known is None or known.applies or len(self.messages) < known.source_count:
+        if known is None or known.applies or known.forgotten or len(self.messages) < known.source_count:
             return
         if self.chain(known.source_count) == known.source_hash:  # forward again: what it stands for is back (C.L.5)
             self.stand([b for b in self.blocks if b.position <= known.source_count], known)
@@ -245,9 +248,11 @@ class Model:
             chain = extend_chain(chain, digest)
         return chain
 
-    def compact(self, end: int, checkpoint: Checkpoint) -> None:
+    def compact(self, end: int, checkpoint: Checkpoint, *, dropped: bool) -> None:
         """A summary stands in place of a range that ends before the request's message ``end`` (C.E.9, C.L.9)."""
         assert checkpoint.source_hash == self.chain(checkpoint.source_count), "the hash is of other messages"
+        self.redaction_due = self.redaction_due or (dropped and self.due_summary)
+        self.due_summary = False
         self.stand([block for _, _, block in self.sent()[:end] if block is not None], checkpoint)
 
     def stand(self, gone: list[Block], checkpoint: Checkpoint) -> None:
@@ -257,6 +262,18 @@ class Model:
         self.compacted = self.touched = self.last is not None
         self.leave(gone)
 
+    def forget_summary(self, blob: str) -> None:
+        """A forget took a summary: its messages stand again, and the next step compacts and retrieves (C.X.11)."""
+        known = self.checkpoint
+        if known is None or known.blob != blob:
+            return
+        applied, known.applies, known.forgotten = known.applies, False, True
+        if not applied:
+            return
+        if self.last is not None:
+            self.touched = self.redaction_hit = self.last.history_forgotten = True
+        self.due_summary = self.redaction_due = True
+
     def clear(self) -> None:
         """A new topic: no history, no placements, no checkpoint; the next step retrieves (P.J.9)."""
         if self.last is not None and self.last.messages and self.messages:
@@ -264,7 +281,7 @@ class Model:
             self.system_touched = self.system_touched or bool(self.system())
         self.messages, self.blocks, self.owed, self.checkpoint = [], [], {}, None
         self.absent = set()
-        self.requested = True
+        self.requested, self.due_summary = True, False
 
     def leave(self, gone: list[Block]) -> None:
         """Blocks leave the history: their records are owed (D.H.5)."""
