@@ -13,10 +13,10 @@ import contextbus.client as contextbus
 from benchmarks.history import GROWTH_GOAL, SCOPE, take_step
 from benchmarks.ratios import Ratio, Report, count_cores, show, summarise
 from contextbus.core.compaction.items import Item
-from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import begin_range, find_bounds
 from contextbus.summarisers.extractive import extract_summary
 from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
+from contextbus_protocol.values import RetentionPolicy
 
 LENGTHS: Final = (100, 1_000, 10_000)
 MODEL: Final = contextbus.Model("anthropic", "claude-opus-4-6", 2_000_000, 8_000)
@@ -52,7 +52,7 @@ def time_each(work: Callable[[], object], count: int, messages: int) -> float:
 
 def plan(items: Sequence[Item]) -> None:
     """The safe range of a history."""
-    begin_range(items, find_bounds(items), Policy(keep_last_messages=4))
+    begin_range(items, find_bounds(items), RetentionPolicy(keep_last_messages=4))
 
 
 async def begin_run(bus: contextbus.ContextBus, length: int) -> contextbus.Run:

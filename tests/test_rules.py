@@ -37,6 +37,10 @@ class TestMore:
     @pytest.mark.rule("D.B.4")
     async def test_two(self): ...
 
+@pytest.mark.xfail(strict=True)
+@pytest.mark.rule("D.B.6")
+def test_three(): ...
+
 @pytest.mark.rule("D.Z.1")
 def helper(): ...
 """

@@ -184,6 +184,8 @@ class Compaction:
         if not job.begun and state.fold.sequence != job.compact.head.expected:
             # others went on since the step was evaluated: whoever asked looks at the log and evaluates again
             return self._interrupt(state, job, effects)
+        if job.failure is not None and records.is_recorded(state.fold, job, job.failure):
+            return self._failed(state, job, effects)  # the acknowledgement was lost behind others
         if job.begun and compacting.is_superseded(state.fold, job):
             return self._interrupt(state, job, effects)  # what it was begun on stands there no more
         if job.failure is not None and job.failure.blames:  # nobody is asked a second time for one failure

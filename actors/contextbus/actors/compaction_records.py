@@ -15,6 +15,7 @@ from contextbus.core.compaction.host_history import save_history
 from contextbus.core.compaction.reduction import CannotFit, Reduced, add_usages
 from contextbus.core.compaction.saving import Saved, save
 from contextbus.core.estimate import Estimator
+from contextbus.core.run import find_command
 from contextbus.core.run_state import RunState
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
@@ -106,8 +107,22 @@ def fail_commit(fold: RunState, job: Job, at: Instance, failure: Failure) -> tup
         token_scope="request",
     )
     first = () if job.begun or failure.phase != "compact" else _first_events(job)
-    record = _record(fold, job, at, f"failed-{failure.phase}", (*first, event))
+    record = _record(fold, job, at, _failed(failure), (*first, event))
     return replace(job, phase="failing", failure=failure), (Send(at.placement, record),)
+
+
+def is_recorded(fold: RunState, job: Job, failure: Failure) -> bool:
+    """Whether the log says of this evaluation that it failed so."""
+    return find_command(fold, _command(job, _failed(failure))) is not None
+
+
+def _failed(failure: Failure) -> str:
+    return f"failed-{failure.phase}"
+
+
+def _command(job: Job, status: str) -> str:
+    """Evaluation and status are a commit's id, so a repeated one is stored once (C.O.8)."""
+    return f"{job.compact.started.evaluation}-{status}"
 
 
 def failure_of(job: Job, outcome: CannotFit) -> Failure:
@@ -144,7 +159,7 @@ def _record(
         head=CommitHead(
             tenant=at.tenant,
             run=job.compact.run,
-            command=f"{job.compact.started.evaluation}-{status}",
+            command=_command(job, status),
             command_digest=digests.digest_bytes(encode_json(events)),
             attempt=job.conflicts + 1,
             at=head.at,

@@ -8,10 +8,14 @@ from typing import Final, cast
 from contextbus.core.estimate import make_estimator
 from contextbus.runtime.user_functions import UserFunction
 from contextbus.summarisers.interface import SummaryRequest
+from contextbus.summarisers.prompt import write_prompt
 from contextbus_protocol import subjects
 from contextbus_protocol.chat import ChatMessage
 
 EXTRACTIVE_ID: Final = "extractive"
+
+LONGEST_SHARE: Final = 0.5
+"""The share of what it is given that a summary takes at the most: a copy is none, and would be refused (C.X.4)."""
 
 Count = Callable[[str], int]
 """Counts a text, in tokens."""
@@ -40,7 +44,7 @@ class ExtractiveSummariser:
         self._extract = UserFunction(_extract, name=id, arguments=3)
 
     async def summarise(self, request: SummaryRequest) -> str:
-        """Extract within the allowance."""
+        """Extract within the allowance, and within a share of the messages."""
         return cast("str", await self._extract(request.messages, request.max_output_tokens, self._count))
 
 
@@ -48,7 +52,8 @@ def _extract(messages: Sequence[ChatMessage], max_tokens: int, count: Count) -> 
     # Its tables take a tenth of a second to load, which most processes never need.
     from contextbus.summarisers.extractive import extract_summary  # noqa: PLC0415  # as said above
 
-    return extract_summary(messages, max_tokens, count)
+    given = count(write_prompt(messages))
+    return extract_summary(messages, min(max_tokens, max(1, int(given * LONGEST_SHARE))), count)
 
 
 def extractive_summariser(

@@ -8,7 +8,6 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from contextbus.core.compaction.items import Item
-from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import Range, begin_range, find_bounds
 from contextbus_protocol.chat import (
     AnyPart,
@@ -26,6 +25,7 @@ from contextbus_protocol.chat import (
     system,
     user,
 )
+from contextbus_protocol.values import RetentionPolicy
 
 U, A, S = Item(user("u")), Item(assistant("a")), Item(system("s"))
 B = Item(None, own="block")
@@ -63,7 +63,7 @@ def answers(approval: str = "p", *, approved: bool = True) -> ApprovalResponse:
 def end_of(items: Sequence[Item], keep: int, long_running: Sequence[str] = ()) -> int | None:
     """Where the range ends that keeps some last messages; None if there is none."""
     bounds = find_bounds(items, long_running=long_running)
-    _, step = begin_range(items, bounds, Policy(keep_last_messages=keep))
+    _, step = begin_range(items, bounds, RetentionPolicy(keep_last_messages=keep))
     return step.end if isinstance(step, Range) else None
 
 

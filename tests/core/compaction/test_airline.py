@@ -9,10 +9,10 @@ import pytest
 from tests.core.conversations import airline
 
 from contextbus.core.compaction.items import Item
-from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import Range, begin_range, find_bounds, replayed_message
 from contextbus.core.importers import from_openai
 from contextbus_protocol.chat import ChatMessage, ToolCall, ToolResult, user
+from contextbus_protocol.values import RetentionPolicy
 
 KEEPS = range(1, 9)
 SUMMARY = user("Previous conversation summary:\nshort")
@@ -51,7 +51,7 @@ def test_no_exchange_is_split_nothing_open_is_summarised_and_no_message_is_lost(
             closed, still_open = pairs(messages)
             waiting += len(still_open)
             for keep in KEEPS:
-                _, step = begin_range(items, bounds, Policy(keep_last_messages=keep))
+                _, step = begin_range(items, bounds, RetentionPolicy(keep_last_messages=keep))
                 if not isinstance(step, Range):
                     assert cut <= bounds.start + keep or any(
                         first < end <= last for first, last in closed for end in (cut - keep,)

@@ -14,8 +14,8 @@ from tests.core.compaction.histories import A, B, S, U, answers, asks, call, cal
 from contextbus.core import compaction
 from contextbus.core.compaction.items import Item
 from contextbus.core.compaction.pieces import shorten_text
-from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import Range, begin_range, find_bounds, replayed_message
+from contextbus_protocol.values import RetentionPolicy
 
 FOLDER = str(Path(compaction.__file__).parent)
 
@@ -71,7 +71,7 @@ SHAPES: dict[str, Callable[[int], list[Item]]] = {
 def test_planning_a_range_is_linear(shape: str, media: Any) -> None:
     def plan(items: list[Item]) -> None:
         bounds = find_bounds(items, long_running=("slow",), media=media)
-        _, step = begin_range(items, bounds, Policy(keep_last_messages=1, keep_last_turns=1))
+        _, step = begin_range(items, bounds, RetentionPolicy(keep_last_messages=1, keep_last_turns=1))
         if isinstance(step, Range):
             replayed_message(items, step.start, step.end)
 

@@ -31,7 +31,6 @@ from tests.core.compaction.histories import (
 )
 
 from contextbus.core.compaction.items import Item
-from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import (
     Bounds,
     CountSuffix,
@@ -45,12 +44,13 @@ from contextbus.core.compaction.ranges import (
 )
 from contextbus_protocol.chat import Document, Image, Reasoning, Text, ToolResult, Unknown, user
 from contextbus_protocol.errors import InvalidRequestError, RangeError
+from contextbus_protocol.values import RetentionPolicy
 
 FILE = says("user", Document(data="AAAA"))
 
 
 def plan(
-    items: Sequence[Item], policy: Policy, count: Callable[[int], int], *, room: int | None = None, **more: Any
+    items: Sequence[Item], policy: RetentionPolicy, count: Callable[[int], int], *, room: int | None = None, **more: Any
 ) -> tuple[Range | NoRange, list[int]]:
     """The range that comes out, and the suffixes that were counted."""
     state, step = begin_range(items, find_bounds(items, **more), policy, room_tokens=room)
@@ -70,7 +70,7 @@ def test_vector_g1_plain_conversation() -> None:
     assert ends_of([U, A, U, A, U]) == [4, 3, 2, 1, None]
     assert end_of([S, U, A, U, A, U], 4) == 2
     bounds = find_bounds([S, U, A, U, A, U])
-    assert begin_range([S, U, A, U, A, U], bounds, Policy())[1] == Range(1, 2)
+    assert begin_range([S, U, A, U, A, U], bounds, RetentionPolicy())[1] == Range(1, 2)
     assert end_of([S, S], 1) is None
 
 
@@ -189,7 +189,7 @@ def test_vector_b3_recent_tokens() -> None:
 
     assert [count(0), count(1), count(3)] == [170, 161, 57]
     for tokens in range(1, 400):
-        step, _ = plan(items, Policy(keep_recent_tokens=tokens), count)
+        step, _ = plan(items, RetentionPolicy(keep_recent_tokens=tokens), count)
         if tokens >= 170:
             assert step == NoRange()
         else:
@@ -281,7 +281,7 @@ def test_the_replayed_message_is_the_last_of_the_user_and_no_own_block() -> None
 @pytest.mark.rule("C.X.1")
 def test_last_turns_count_user_messages_that_are_no_own_block() -> None:
     items = [U, A, SUMMARY, B, U, A, U, says("user", returned("x")), A]
-    ends = [plan(items, Policy(keep_last_turns=turns), no_count)[0] for turns in (1, 2, 3, 4)]
+    ends = [plan(items, RetentionPolicy(keep_last_turns=turns), no_count)[0] for turns in (1, 2, 3, 4)]
     assert ends == [Range(0, 6), Range(0, 4), NoRange(), NoRange()]
 
 
@@ -290,7 +290,7 @@ def test_with_several_policies_the_smallest_index_is_taken() -> None:
     items = [U, A, U, A, U, A]
 
     def end(**policy: int) -> int:
-        step, _ = plan(items, Policy(**policy), lambda start: len(items) - start)
+        step, _ = plan(items, RetentionPolicy(**policy), lambda start: len(items) - start)
         assert isinstance(step, Range)
         return step.end
 
@@ -307,7 +307,7 @@ def test_a_ratio_keeps_the_room_less_the_summarys_allowance() -> None:
     items = [U] * 100
 
     def end(room: int, **policy: int) -> int:
-        step, _ = plan(items, Policy(keep_ratio=0.5, **policy), lambda start: 100 * (100 - start), room=room)
+        step, _ = plan(items, RetentionPolicy(keep_ratio=0.5, **policy), lambda start: 100 * (100 - start), room=room)
         assert isinstance(step, Range)
         return step.end
 
@@ -318,22 +318,22 @@ def test_a_ratio_keeps_the_room_less_the_summarys_allowance() -> None:
     assert end(1000, keep_recent_tokens=300) == 95
     assert end(0) == end(-7) == 99
     with pytest.raises(RangeError, match="room_tokens"):
-        plan(items, Policy(keep_ratio=0.5), no_count)
+        plan(items, RetentionPolicy(keep_ratio=0.5), no_count)
 
 
 @pytest.mark.rule("C.X.1", "C.C.7")
 def test_nothing_is_counted_where_nothing_can_be_replaced_or_no_policy_asks() -> None:
-    assert plan([S, FILE, A, U], Policy(keep_recent_tokens=1), no_count) == (NoRange(), [])
-    assert plan([U, A], Policy(keep_last_messages=2, keep_recent_tokens=1), no_count) == (NoRange(), [])
-    assert plan([U, A], Policy(keep_last_messages=1), no_count) == (Range(0, 1), [])
-    assert plan([], Policy(), no_count) == (NoRange(), [])
+    assert plan([S, FILE, A, U], RetentionPolicy(keep_recent_tokens=1), no_count) == (NoRange(), [])
+    assert plan([U, A], RetentionPolicy(keep_last_messages=2, keep_recent_tokens=1), no_count) == (NoRange(), [])
+    assert plan([U, A], RetentionPolicy(keep_last_messages=1), no_count) == (Range(0, 1), [])
+    assert plan([], RetentionPolicy(), no_count) == (NoRange(), [])
 
 
 @pytest.mark.rule("C.X.1")
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=200), st.integers(1, 900))
 def test_a_search_counts_few_suffixes(costs: list[int], tokens: int) -> None:
     items = [U] * len(costs)
-    step, counted = plan(items, Policy(keep_recent_tokens=tokens), lambda start: sum(costs[start:]))
+    step, counted = plan(items, RetentionPolicy(keep_recent_tokens=tokens), lambda start: sum(costs[start:]))
     assert len(counted) <= 1 + math.ceil(math.log2(len(costs)))
     assert len(set(counted)) == len(counted)
     end = oracle.wanted_end(
@@ -346,7 +346,7 @@ def test_a_search_counts_few_suffixes(costs: list[int], tokens: int) -> None:
 @given(st.lists(st.integers(0, 20), min_size=2, max_size=60), st.integers(1, 20))
 def test_a_counter_that_is_not_monotone_gives_an_end_that_fits_or_the_largest(counts: list[int], tokens: int) -> None:
     items = [U] * len(counts)
-    step, counted = plan(items, Policy(keep_recent_tokens=tokens), lambda start: counts[start])
+    step, counted = plan(items, RetentionPolicy(keep_recent_tokens=tokens), lambda start: counts[start])
     if isinstance(step, NoRange):
         assert counts[0] <= tokens
         return
@@ -358,7 +358,7 @@ def test_a_counter_that_is_not_monotone_gives_an_end_that_fits_or_the_largest(co
 @pytest.mark.rule("C.C.5")
 @pytest.mark.parametrize("wrong", [-1, 0.5, math.nan, math.inf, True, 2**53])
 def test_a_count_is_a_safe_integer(wrong: Any) -> None:
-    state, _ = begin_range([U, A], find_bounds([U, A]), Policy(keep_recent_tokens=1))
+    state, _ = begin_range([U, A], find_bounds([U, A]), RetentionPolicy(keep_recent_tokens=1))
     with pytest.raises(RangeError, match="count_tokens"):
         advance_range(state, wrong)
 
@@ -390,7 +390,7 @@ def test_the_range_is_that_of_the_rules(
     def count(kept: Sequence[Item]) -> int:
         return sum(item.cost for item in kept)
 
-    policy = Policy(keep_last_messages=messages, keep_last_turns=turns, keep_recent_tokens=tokens)
+    policy = RetentionPolicy(keep_last_messages=messages, keep_last_turns=turns, keep_recent_tokens=tokens)
     step, _ = plan(items, policy, lambda start: count(items[start:]))
     default = 4 if messages is turns is tokens is None else messages
     end = oracle.wanted_end(

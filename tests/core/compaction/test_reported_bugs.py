@@ -32,7 +32,6 @@ from contextbus.core.compaction.items import Item
 from contextbus.core.compaction.links import find_links
 from contextbus.core.compaction.media import replace_media
 from contextbus.core.compaction.pieces import cut_pieces
-from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import (
     CountSuffix,
     NoRange,
@@ -46,6 +45,7 @@ from contextbus.core.compaction.survival import count_survivors
 from contextbus.core.payload import render
 from contextbus_protocol.chat import ChatMessage, Document, Image, Text, ToolCall, ToolResult, user
 from contextbus_protocol.codec import encode_json
+from contextbus_protocol.values import RetentionPolicy
 
 
 def compacted(items: list[Item], end: int, start: int = 0) -> list[Item]:
@@ -117,13 +117,17 @@ def test_b6_no_fall_back_goes_past_the_pairs() -> None:
     items = [U, A, call("A"), res("A")]
     bounds = find_bounds(items)
     # Less than is kept: nothing is replaced, and surely not all but the last message.
-    for policy in (Policy(keep_recent_tokens=1000), Policy(keep_last_turns=9), Policy(keep_last_messages=9)):
+    for policy in (
+        RetentionPolicy(keep_recent_tokens=1000),
+        RetentionPolicy(keep_last_turns=9),
+        RetentionPolicy(keep_last_messages=9),
+    ):
         state, step = begin_range(items, bounds, policy)
         while isinstance(step, CountSuffix):
             state, step = advance_range(state, 10 * (len(items) - step.start))
         assert step == NoRange()
     # Nothing fits: the largest end there is, before the call.
-    state, step = begin_range(items, bounds, Policy(keep_recent_tokens=1))
+    state, step = begin_range(items, bounds, RetentionPolicy(keep_recent_tokens=1))
     while isinstance(step, CountSuffix):
         state, step = advance_range(state, 10 * (len(items) - step.start))
     assert step == Range(0, 2)

@@ -10,7 +10,7 @@ import msgspec
 
 from contextbus.core.compaction.evaluation import ratio_room
 from contextbus.core.compaction.instructions import write_instructions
-from contextbus.core.compaction.policy import Policy, check_positive
+from contextbus.core.compaction.policy import check_policy, check_positive
 from contextbus.core.compaction.reduction import ReductionOptions
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidTypeError, RangeError
@@ -91,7 +91,7 @@ def _check_policy(keep_last_messages: int | None, keep: object) -> RetentionPoli
     if not isinstance(keep, RetentionPolicy):
         raise InvalidTypeError(f"keep must be a RetentionPolicy, not {type(keep).__name__}")
     # The policy checks its numbers.
-    Policy(keep.keep_last_messages, keep.keep_last_turns, keep.keep_recent_tokens, keep.keep_ratio)
+    check_policy(keep)
     if keep_last_messages is None:
         return keep
     if keep.keep_last_messages is not None:

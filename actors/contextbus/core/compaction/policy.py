@@ -4,44 +4,34 @@ from __future__ import annotations
 
 import math
 
-import msgspec
-
 from contextbus_protocol.errors import RangeError
-from contextbus_protocol.values import MAX_SAFE_INTEGER
+from contextbus_protocol.values import MAX_SAFE_INTEGER, RetentionPolicy
 
 DEFAULT_KEEP_LAST_MESSAGES = 4
 LARGEST_SUMMARY_TOKENS = 2048
 """The most that a summary may have, in tokens (C.F.3)."""
 
 
-class Policy(msgspec.Struct, frozen=True):
-    """What a compaction keeps; with several set the one that keeps most decides, with none four messages stay (C.X.1).
-
-    ``keep_recent_tokens`` is in tokens, ``keep_ratio`` a share of the model's window.
+def check_policy(policy: RetentionPolicy) -> RetentionPolicy:
+    """The policy, its numbers checked.
 
     Raises:
         RangeError: a number is no positive safe integer, or the ratio is not finite and within (0, 1] (C.A.3).
     """
+    for name in ("keep_last_messages", "keep_last_turns", "keep_recent_tokens"):
+        value: object = getattr(policy, name)
+        if value is not None:
+            check_positive(name, value)
+    if policy.keep_ratio is not None:
+        check_ratio("keep_ratio", policy.keep_ratio)
+    return policy
 
-    keep_last_messages: int | None = None
-    keep_last_turns: int | None = None
-    keep_recent_tokens: int | None = None
-    keep_ratio: float | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("keep_last_messages", "keep_last_turns", "keep_recent_tokens"):
-            value: object = getattr(self, name)
-            if value is not None:
-                check_positive(name, value)
-        if self.keep_ratio is not None:
-            check_ratio("keep_ratio", self.keep_ratio)
-
-    @property
-    def last_messages(self) -> int | None:
-        """How many last messages stay; the default where the policy says nothing else."""
-        if self.keep_last_turns is None and self.keep_recent_tokens is None and self.keep_ratio is None:
-            return self.keep_last_messages or DEFAULT_KEEP_LAST_MESSAGES
-        return self.keep_last_messages
+def last_messages(policy: RetentionPolicy) -> int | None:
+    """How many last messages stay; the default where the policy says nothing else (C.X.1)."""
+    if policy.keep_last_turns is None and policy.keep_recent_tokens is None and policy.keep_ratio is None:
+        return policy.keep_last_messages or DEFAULT_KEEP_LAST_MESSAGES
+    return policy.keep_last_messages
 
 
 def check_positive(name: str, value: object) -> int:
@@ -77,7 +67,7 @@ def check_ratio(name: str, value: object) -> float:
     return value
 
 
-def recent_tokens(policy: Policy, room_tokens: int | None) -> int | None:
+def recent_tokens(policy: RetentionPolicy, room_tokens: int | None) -> int | None:
     """How many tokens of the latest messages stay; None where the policy does not say so (C.X.1).
 
     Of two such limits the larger one gives the smaller index, so it decides.

@@ -15,8 +15,9 @@ import msgspec
 from contextbus.core.compaction.items import Item
 from contextbus.core.compaction.links import find_links, is_user_message, role_of
 from contextbus.core.compaction.media import MediaMode, is_opaque
-from contextbus.core.compaction.policy import Policy, check_count, recent_tokens
+from contextbus.core.compaction.policy import check_count, last_messages, recent_tokens
 from contextbus_protocol.errors import InvalidRequestError
+from contextbus_protocol.values import RetentionPolicy
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -106,7 +107,7 @@ def find_bounds(items: Sequence[Item], *, long_running: Collection[str] = (), me
 
 
 def begin_range(
-    items: Sequence[Item], bounds: Bounds, policies: Policy, *, room_tokens: int | None = None
+    items: Sequence[Item], bounds: Bounds, policies: RetentionPolicy, *, room_tokens: int | None = None
 ) -> tuple[RangeState, RangeStep]:
     """Plan the range that policies leave (C.D.3, C.D.9, C.D.10, C.X.1); ask for a count where one is needed.
 
@@ -126,9 +127,10 @@ def begin_range(
     """
     tokens = recent_tokens(policies, room_tokens)
     at_most = len(items) - 1
-    if policies.last_messages is not None:
+    last = last_messages(policies)
+    if last is not None:
         kept = [index for index, item in enumerate(items) if item.own != "block"]
-        at_most = min(at_most, _nth_last(kept, policies.last_messages))
+        at_most = min(at_most, _nth_last(kept, last))
     if policies.keep_last_turns is not None:
         turns = [index for index, item in enumerate(items) if is_user_message(item)]
         at_most = min(at_most, _nth_last(turns, policies.keep_last_turns))

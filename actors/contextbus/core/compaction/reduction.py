@@ -14,7 +14,6 @@ import msgspec
 from contextbus.core.compaction.composition import summary_message
 from contextbus.core.compaction.items import Item
 from contextbus.core.compaction.pieces import cut_pieces
-from contextbus.core.compaction.policy import Policy
 from contextbus.core.compaction.ranges import (
     Bounds,
     CountSuffix,
@@ -206,9 +205,9 @@ def _take_count(reduction: Reduction, tokens: int, count_input: CountInput) -> t
             reduction = replace(reduction, before=tokens, phase="range")
             if options.end is not None and reduction.bounds.is_allowed(options.end):
                 return _take_range(reduction, Range(reduction.bounds.start, options.end))
-            keep = options.keep
-            policy = Policy(keep.keep_last_messages, keep.keep_last_turns, keep.keep_recent_tokens, keep.keep_ratio)
-            ranging, step = begin_range(reduction.items, reduction.bounds, policy, room_tokens=options.window_tokens)
+            ranging, step = begin_range(
+                reduction.items, reduction.bounds, options.keep, room_tokens=options.window_tokens
+            )
             return _take_range(replace(reduction, ranging=ranging), step)
         case "range":
             assert reduction.ranging is not None
