@@ -12,6 +12,7 @@ from contextbus.core.projection import request_digests
 from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import replay_run
 from contextbus_protocol import blobs, codec, subjects
+from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, Composition
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import (
@@ -47,6 +48,7 @@ from contextbus_protocol.working_memory import AddHypothesis, AddObservation, Se
 from tests.simulation import scripts
 from tests.simulation.asking import Asker
 from tests.simulation.clients import Acknowledged, acknowledged, read_messages
+from tests.simulation.compacting import count_composition
 from tests.simulation.compactions import check_compactions
 from tests.simulation.forgetting import Forgetter
 from tests.simulation.forgotten import check_forgotten, check_revisions, check_usage
@@ -94,9 +96,18 @@ class MachineClient(Asker):
         self.serial = 0
         self.compiled: StepCompiled | None = None
         self.answer: AnyMessage | None = None
+        self.counting: float | None = None
         self.acknowledged: list[Acknowledged] = []
         self.recorded: list[Recorded] = []
         self.patched: list[tuple[str, int]] = []
+
+    def answer_callback(self, ask: AskCallback) -> None:
+        """Count a candidate, if this host counts, in so many seconds (C.M.11)."""
+        if self.counting is not None and ask.name == "count-tokens":
+            messages = [e.message for e in self.handle.history if e.message is not None]
+            count = count_composition(messages, ask.composition or Composition())
+            answer = CallbackAnswered(run=RUN, token=ask.token, name=ask.name, count=count)
+            self.world.at(self.counting, lambda: self.world.send(ask.reply_to, answer))
 
     def take(self, answer: AnyMessage) -> None:
         """Note an answer, as a run's handle does."""
