@@ -329,6 +329,24 @@ def test_two_instances_that_take_one_evaluation_buy_one_summary() -> None:
     run.harness.finish()
 
 
+@pytest.mark.rule("C.K.9", "C.O.8")
+def test_a_start_that_is_stored_late_is_not_stored_again_by_the_next_attempt() -> None:
+    """The late commit moved the fold below the second attempt, which stored its messages twice (seed 6021)."""
+    run = Compacting()
+    run.options = msgspec.structs.replace(run.options, counts=True)
+    run.ada.counting = 0.02
+    run.say(*long_talk(12))
+    run.ada.handle = run.ada.handle.append((user("and now"),))
+    run.world.unheard.append("-started")
+    run.begin("good", "good", seconds=1.8)
+    run.world.at(1.0, lambda: setattr(run.ada, "counting", 0.15))  # the second attempt counts when the first is stored
+    run.harness.rest()
+    assert len(run.stored()) == 13
+    started = [e.evaluation for e in run.harness.events(CompactionStarted)]
+    assert len(set(started)) == len(started)
+    run.harness.finish()
+
+
 @pytest.mark.rule("C.X.5", "C.O.6")
 @pytest.mark.parametrize("status", ["started", "failed-compact", "completed"])
 def test_a_commit_whose_acknowledgement_is_lost_behind_others_counts_once(status: str) -> None:
