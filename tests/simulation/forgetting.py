@@ -182,7 +182,7 @@ class Forgetter(Asker):
             reply_to=self.world.inbox(self.name),
             seconds_left=2.0,
             now=1_700_000_000_000 + int(self.world.now * 1000),
-            seen=max(cited.sequence for cited in (*found, *told)),
+            seen=max([*(c.sequence for c in found), *(t.sequence for t in told)]),
             source=source,
             record_id=record_id,
             erasure=self.forgotten[source, record_id],

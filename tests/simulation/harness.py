@@ -6,26 +6,21 @@ from typing import TypeVar
 
 from contextbus.client.sending import CommandHead
 from contextbus.core.estimate import make_estimator
-from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
 from contextbus.core.projection import request_digests
 from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import replay_run
 from contextbus_protocol import blobs, codec, subjects
-from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, Composition
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import (
     AnyCommand,
     CompileStep,
     CreateWorkingMemory,
-    ErrorReply,
     OverflowStep,
     PatchWorkingMemory,
-    Recorded,
     ReportStep,
     StepCompiled,
-    WorkingMemoryState,
 )
 from contextbus_protocol.events import (
     CallFailed,
@@ -46,9 +41,6 @@ from contextbus_protocol.package import Package
 from contextbus_protocol.values import CompactionOptions, EstimatorSpec, Model, RefreshOptions, Scope, StepOptions
 from contextbus_protocol.working_memory import AddHypothesis, AddObservation, SetActiveTask, SetGoal
 from tests.simulation import scripts
-from tests.simulation.asking import Asker
-from tests.simulation.clients import Acknowledged, acknowledged, read_messages
-from tests.simulation.compacting import count_composition
 from tests.simulation.compactions import check_compactions
 from tests.simulation.forgetting import Forgetter
 from tests.simulation.forgotten import check_forgotten, check_revisions, check_usage
@@ -60,77 +52,18 @@ from tests.simulation.invariants import (
     evaluation_of,
     read_log,
 )
-from tests.simulation.model import Checkpoint, Memory, Stand
+from tests.simulation.machine_clients import RECORDED, RUN, MachineClient
 from tests.simulation.model import Model as Plain
 from tests.simulation.model_steps import StepCheck
+from tests.simulation.model_values import Checkpoint, Memory, Stand
 from tests.simulation.sources import SOURCES
 from tests.simulation.world import TENANT, Faults, World
 
 T = TypeVar("T")
-RUN = "run-0"
 LOG = subjects.log(TENANT, RUN, "run")
 MEMORY = subjects.log(TENANT, RUN, "working-memory")
 MODELS = (scripts.MODEL, scripts.BOUND, Model("openai", "gpt-test", 12_000, 1_000), scripts.SMALL)
 TOOLS = (None, "sha256:" + "7" * 64)
-RECORDED = frozenset({"source_failed", "context_budget_exceeded", "summariser_failed", "request_overhead"})
-ALLOWED = RECORDED | frozenset(
-    {
-        "conflict",
-        "stale_step",
-        "deadline_exceeded",
-        "not_found",
-        "invalid_type",
-        "limit",
-    }
-)
-
-
-class MachineClient(Asker):
-    """A client whose commands the machine chooses."""
-
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, name)
-        self.run = RUN
-        self.handle = RunHandle()
-        self.revision = 0
-        self.serial = 0
-        self.compiled: StepCompiled | None = None
-        self.answer: AnyMessage | None = None
-        self.counting: float | None = None
-        self.acknowledged: list[Acknowledged] = []
-        self.recorded: list[Recorded] = []
-        self.patched: list[tuple[str, int]] = []
-
-    def answer_callback(self, ask: AskCallback) -> None:
-        """Count a candidate, if this host counts, in so many seconds (C.M.11)."""
-        if self.counting is not None and ask.name == "count-tokens":
-            messages = [e.message for e in self.handle.history if e.message is not None]
-            count = count_composition(messages, ask.composition or Composition())
-            answer = CallbackAnswered(run=RUN, token=ask.token, name=ask.name, count=count)
-            self.world.at(self.counting, lambda: self.world.send(ask.reply_to, answer))
-
-    def take(self, answer: AnyMessage) -> None:
-        """Note an answer, as a run's handle does."""
-        self.answer = answer
-        match answer:
-            case StepCompiled():
-                self.handle = self.handle.acknowledge(answer.sequence, answer.count, answer.chain)
-                self.compiled = answer
-                self.acknowledged.append(acknowledged(answer))
-            case Recorded():
-                self.handle = self.handle.acknowledge(answer.sequence, answer.count, answer.chain)
-                self.recorded.append(answer)
-            case WorkingMemoryState():
-                self.handle = self.handle.see_memory(answer.sequence)
-                self.revision = 0 if answer.snapshot is None else answer.snapshot.revision
-                if answer.status == "applied":
-                    self.patched.append((answer.command, answer.sequence))
-            case ErrorReply(code=code, message=message):
-                assert code in ALLOWED, f"{code}: {message}"
-                if code in {"conflict", "stale_step", "deadline_exceeded"}:
-                    self.handle = self.handle.rebase(*read_messages(self.world, RUN))
-            case _:
-                raise AssertionError(f"an answer of type {type(answer).__name__}")
 
 
 class Harness:
