@@ -13,9 +13,16 @@ from contextbus import __version__
 from contextbus.core.step import POLICY
 from contextbus_protocol import blobs, codec, digests, subjects
 from contextbus_protocol.codec import decode_json
-from contextbus_protocol.commands import ErrorReply, Recorded, RedactedPackage, RedactPackages
+from contextbus_protocol.commands import ErrorReply, Recorded, RedactedPackage, RedactedSummary, RedactPackages
 from contextbus_protocol.errors import ContextBusError
-from contextbus_protocol.events import Commit, PackageRedacted, RecordErased, StepCompiled
+from contextbus_protocol.events import (
+    Commit,
+    CompactionCompleted,
+    PackageRedacted,
+    RecordErased,
+    StepCompiled,
+    SummaryRedacted,
+)
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.package import Block, Package
 from contextbus_protocol.values import SourceResult
@@ -45,6 +52,27 @@ def citations(world: World, run: str, source: str, record_id: str) -> list[Citat
                 known = found.pop(event.package)
                 if (event.source, event.record_id) != (source, record_id):
                     found[event.replacement] = known._replace(package=event.replacement)
+    return list(found.values())
+
+
+class Summary(NamedTuple):
+    """A stored summary that may tell of a record."""
+
+    replaced_by: str
+    archive: str | None
+    sequence: int
+
+
+def summaries(world: World, run: str, source: str, record_id: str) -> list[Summary]:
+    """The summaries of a run that may tell of a record and were not redacted for it (C.X.11)."""
+    found: dict[str, Summary] = {}
+    for sequence, data in world.server.records(subjects.log(TENANT, run, "run")):
+        for event in codec.decode_commit(data).events:
+            if isinstance(event, CompactionCompleted):
+                if any((r.source, r.record_id) == (source, record_id) for r in event.records):
+                    found[event.replaced_by] = Summary(event.replaced_by, event.archive, sequence)
+            elif isinstance(event, SummaryRedacted) and (event.source, event.record_id) == (source, record_id):
+                found.pop(event.replaced_by, None)
     return list(found.values())
 
 
@@ -97,7 +125,12 @@ class Forgetter(Asker):
     def settle(self) -> None:
         """Begin with whatever is due, unless something is under way already."""
         if not self._due and self.asking is None:
-            self._due = [(run, *key) for key in self.forgotten for run in self.runs if citations(self.world, run, *key)]
+            self._due = [
+                (run, *key)
+                for key in self.forgotten
+                for run in self.runs
+                if citations(self.world, run, *key) or summaries(self.world, run, *key)
+            ]
             self._go_on()
 
     def erase_spent(self) -> None:
@@ -107,17 +140,32 @@ class Forgetter(Asker):
                 for event in codec.decode_commit(data).events:
                     if isinstance(event, PackageRedacted):
                         self.world.server.erase(run, event.package)
+            self._erase_summaries(run)
+
+    def _erase_summaries(self, run: str) -> None:
+        """Erase the texts of summaries that were redacted, unless the same text was made anew."""
+        gone: dict[str, None] = {}
+        for _, data in self.world.server.records(subjects.log(TENANT, run, "run")):
+            for event in codec.decode_commit(data).events:
+                if isinstance(event, SummaryRedacted):
+                    gone |= {blob: None for blob in (event.replaced_by, event.archive) if blob is not None}
+                elif isinstance(event, CompactionCompleted):
+                    gone.pop(event.replaced_by, None)
+                    gone.pop(event.archive or "", None)
+        for blob in gone:
+            self.world.server.erase(run, blob)
 
     def _go_on(self) -> None:
         while self._due:
             run, source, record_id = self._due[0]
             found = citations(self.world, run, source, record_id)
-            if found:
-                self._redact(run, source, record_id, found)
+            told = summaries(self.world, run, source, record_id)
+            if found or told:
+                self._redact(run, source, record_id, found, told)
                 return
             self._due.pop(0)
 
-    def _redact(self, run: str, source: str, record_id: str, found: list[Citation]) -> None:
+    def _redact(self, run: str, source: str, record_id: str, found: list[Citation], told: list[Summary]) -> None:
         packages: list[RedactedPackage] = []
         for cited in found:
             data = self.world.server.blobs.get((run, cited.package))
@@ -134,11 +182,12 @@ class Forgetter(Asker):
             reply_to=self.world.inbox(self.name),
             seconds_left=2.0,
             now=1_700_000_000_000 + int(self.world.now * 1000),
-            seen=max(c.sequence for c in found),
+            seen=max([*(c.sequence for c in found), *(t.sequence for t in told)]),
             source=source,
             record_id=record_id,
             erasure=self.forgotten[source, record_id],
             packages=tuple(packages),
+            summaries=tuple(RedactedSummary(summary.replaced_by, summary.archive) for summary in told),
         )
 
         def settle(answer: AnyMessage) -> None:

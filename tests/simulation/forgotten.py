@@ -11,7 +11,7 @@ from contextbus_protocol.events import (
     StepCompiled,
     StepFailed,
 )
-from tests.simulation.forgetting import Forgetter, citations, current_blob
+from tests.simulation.forgetting import Forgetter, citations, current_blob, summaries
 from tests.simulation.sources import FORGETTING
 from tests.simulation.world import World
 
@@ -23,6 +23,8 @@ def check_forgotten(world: World, log: RunLog, forgetter: Forgetter) -> None:
     for (source, record_id), erased in forgetter.forgotten.items():
         left = citations(world, log.run, source, record_id)
         assert not left, f"{record_id} is forgotten and still held by {left}"
+        told = summaries(world, log.run, source, record_id)
+        assert not told, f"{record_id} is forgotten, and {told} may tell of it"
         texts = [text.encode() for text in world.records.texts(source, record_id)]
         for (run, digest), data in world.server.blobs.items():
             if run == log.run and data.startswith(b'{"version":1,"package"') and any(t in data for t in texts):

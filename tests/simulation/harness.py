@@ -6,7 +6,6 @@ from typing import TypeVar
 
 from contextbus.client.sending import CommandHead
 from contextbus.core.estimate import make_estimator
-from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
 from contextbus.core.projection import request_digests
 from contextbus.core.run_state import RunState
@@ -18,13 +17,10 @@ from contextbus_protocol.commands import (
     AnyCommand,
     CompileStep,
     CreateWorkingMemory,
-    ErrorReply,
     OverflowStep,
     PatchWorkingMemory,
-    Recorded,
     ReportStep,
     StepCompiled,
-    WorkingMemoryState,
 )
 from contextbus_protocol.events import (
     CallFailed,
@@ -37,6 +33,7 @@ from contextbus_protocol.events import (
     PackageRedacted,
     RefreshRequested,
     StepFailed,
+    SummaryRedacted,
 )
 from contextbus_protocol.events import StepCompiled as StepEvent
 from contextbus_protocol.messages import AnyMessage
@@ -44,8 +41,6 @@ from contextbus_protocol.package import Package
 from contextbus_protocol.values import CompactionOptions, EstimatorSpec, Model, RefreshOptions, Scope, StepOptions
 from contextbus_protocol.working_memory import AddHypothesis, AddObservation, SetActiveTask, SetGoal
 from tests.simulation import scripts
-from tests.simulation.asking import Asker
-from tests.simulation.clients import Acknowledged, acknowledged, read_messages
 from tests.simulation.compactions import check_compactions
 from tests.simulation.forgetting import Forgetter
 from tests.simulation.forgotten import check_forgotten, check_revisions, check_usage
@@ -57,68 +52,18 @@ from tests.simulation.invariants import (
     evaluation_of,
     read_log,
 )
-from tests.simulation.model import Checkpoint, Memory, Stand
+from tests.simulation.machine_clients import RECORDED, RUN, MachineClient
 from tests.simulation.model import Model as Plain
 from tests.simulation.model_steps import StepCheck
+from tests.simulation.model_values import Checkpoint, Memory, Stand
 from tests.simulation.sources import SOURCES
 from tests.simulation.world import TENANT, Faults, World
 
 T = TypeVar("T")
-RUN = "run-0"
 LOG = subjects.log(TENANT, RUN, "run")
 MEMORY = subjects.log(TENANT, RUN, "working-memory")
 MODELS = (scripts.MODEL, scripts.BOUND, Model("openai", "gpt-test", 12_000, 1_000), scripts.SMALL)
 TOOLS = (None, "sha256:" + "7" * 64)
-RECORDED = frozenset({"source_failed", "context_budget_exceeded", "summariser_failed", "request_overhead"})
-ALLOWED = RECORDED | frozenset(
-    {
-        "conflict",
-        "stale_step",
-        "deadline_exceeded",
-        "not_found",
-        "invalid_type",
-        "limit",
-    }
-)
-
-
-class MachineClient(Asker):
-    """A client whose commands the machine chooses."""
-
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, name)
-        self.run = RUN
-        self.handle = RunHandle()
-        self.revision = 0
-        self.serial = 0
-        self.compiled: StepCompiled | None = None
-        self.answer: AnyMessage | None = None
-        self.acknowledged: list[Acknowledged] = []
-        self.recorded: list[Recorded] = []
-        self.patched: list[tuple[str, int]] = []
-
-    def take(self, answer: AnyMessage) -> None:
-        """Note an answer, as a run's handle does."""
-        self.answer = answer
-        match answer:
-            case StepCompiled():
-                self.handle = self.handle.acknowledge(answer.sequence, answer.count, answer.chain)
-                self.compiled = answer
-                self.acknowledged.append(acknowledged(answer))
-            case Recorded():
-                self.handle = self.handle.acknowledge(answer.sequence, answer.count, answer.chain)
-                self.recorded.append(answer)
-            case WorkingMemoryState():
-                self.handle = self.handle.see_memory(answer.sequence)
-                self.revision = 0 if answer.snapshot is None else answer.snapshot.revision
-                if answer.status == "applied":
-                    self.patched.append((answer.command, answer.sequence))
-            case ErrorReply(code=code, message=message):
-                assert code in ALLOWED, f"{code}: {message}"
-                if code in {"conflict", "stale_step", "deadline_exceeded"}:
-                    self.handle = self.handle.rebase(*read_messages(self.world, RUN))
-            case _:
-                raise AssertionError(f"an answer of type {type(answer).__name__}")
 
 
 class Harness:
@@ -218,6 +163,8 @@ class Harness:
                     model.redact(event.package, event.replacement, (event.source, event.record_id))
                 case CompactionCompleted():
                     self.check_compaction(event)
+                case SummaryRedacted(replaced_by=blob):
+                    model.forget_summary(blob)
                 case HistoryCleared():
                     model.clear()
                 case _:
@@ -276,7 +223,7 @@ class Harness:
             stands.append(Stand(digest_message(message), model.weigh(message), fact.source))
         self.compactions += not event.dropped
         checkpoint = Checkpoint(event.source_count, event.source_hash, stands, event.replaced_by)
-        model.compact(event.replaced_range.end, checkpoint)
+        model.compact(event.replaced_range.end, checkpoint, dropped=event.dropped)
 
     def note_thinking(self) -> None:
         """An answer was written behind the request of the last step (D.F.20)."""

@@ -7,119 +7,14 @@ log order; what sources offered is a fact that it reads, everything else it work
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 from contextbus.core.history import digest_message
 from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
 from contextbus_protocol.digests import EMPTY_CHAIN, extend_chain
+from tests.simulation.model_values import Block, Checkpoint, Key, Last, Memory, Owed, Record
 
 BOUND_IDS = ("claude-fable-5-1", "claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5")
-Key = tuple[str, str]
-
-
-@dataclass
-class Record:
-    """A record as a package placed it."""
-
-    source: str
-    record_id: str
-    revision: int | None
-    digest: str
-    mandatory: bool
-    step: int
-    package: str
-
-    @property
-    def key(self) -> Key:
-        """What makes it the same record in another revision."""
-        return self.source, self.record_id
-
-    @property
-    def age(self) -> tuple[int, int]:
-        """The newest placement has the greatest."""
-        return (-1 if self.revision is None else self.revision, self.step)
-
-
-@dataclass
-class Owed:
-    """A record whose block left (D.H.5)."""
-
-    record: Record
-    waits: bool = False
-
-
-@dataclass
-class Block:
-    """A block that stands behind the first ``position`` source messages."""
-
-    step: int
-    position: int
-    placement: str
-    digest: str
-    weight: int
-    package: str
-    records: list[Record] = field(default_factory=list[Record])
-
-
-@dataclass
-class Stand:
-    """A message that stands in place of source messages: its digest, its cost, which of them it is, if it is one."""
-
-    digest: str
-    weight: int
-    source: int | None
-
-
-@dataclass
-class Checkpoint:
-    """What stands in place of the first source messages, while the history begins with them (C.L.3)."""
-
-    source_count: int
-    source_hash: str
-    stands: list[Stand]
-    blob: str
-    applies: bool = True
-
-
-@dataclass
-class Last:
-    """The newest step: what its request was, and what becomes of it."""
-
-    step: int
-    package: str
-    model: tuple[str, str]
-    tools: str | None
-    messages: list[str]
-    system: list[str]
-    prefix: list[str]
-    request: list[str]
-    blocks: list[Block]
-    records: list[Record]
-    owed: list[Owed]
-    estimated: int
-    options: Any
-    status: str = "open"
-    redacted: bool = False
-    history_forgotten: bool = False
-    block_forgotten: bool = False
-
-    @property
-    def append(self) -> Block | None:
-        """Its append block."""
-        return next((b for b in self.blocks if b.placement == "append"), None)
-
-
-@dataclass
-class Memory:
-    """The working memory after one commit, as far as the model looks at it."""
-
-    revision: int
-    goal: str
-    task: str | None
-    titles: dict[str, str]
-    notes: list[str]
 
 
 class Model:
@@ -134,6 +29,7 @@ class Model:
         self.owed: dict[Key, Owed] = {}
         self.last: Last | None = None
         self.checkpoint: Checkpoint | None = None
+        self.due_summary = False
         self.compacted = self.rewound = self.system_touched = False
         self.passes = 0
         self.last_refresh = 0
@@ -219,6 +115,7 @@ class Model:
             self.system_touched = self.system_touched or keep < len(self.system())
         if self.checkpoint is not None and keep < self.checkpoint.source_count:
             self.checkpoint.applies = False
+            self.due_summary = False
         unloaded = {skill for skill, position in self.loaded() if position >= keep}
         del self.messages[keep:]
         self.leave([b for b in self.blocks if b.position > keep])
@@ -233,7 +130,7 @@ class Model:
         again = {skill for skill, place in self.loaded() if before.get(skill) != place}
         self.absent -= again
         known = self.checkpoint
-        if known is None or known.applies or len(self.messages) < known.source_count:
+        if known is None or known.applies or known.forgotten or len(self.messages) < known.source_count:
             return
         if self.chain(known.source_count) == known.source_hash:  # forward again: what it stands for is back (C.L.5)
             self.stand([b for b in self.blocks if b.position <= known.source_count], known)
@@ -245,9 +142,11 @@ class Model:
             chain = extend_chain(chain, digest)
         return chain
 
-    def compact(self, end: int, checkpoint: Checkpoint) -> None:
+    def compact(self, end: int, checkpoint: Checkpoint, *, dropped: bool) -> None:
         """A summary stands in place of a range that ends before the request's message ``end`` (C.E.9, C.L.9)."""
         assert checkpoint.source_hash == self.chain(checkpoint.source_count), "the hash is of other messages"
+        self.redaction_due = self.redaction_due or (dropped and self.due_summary)
+        self.due_summary = False
         self.stand([block for _, _, block in self.sent()[:end] if block is not None], checkpoint)
 
     def stand(self, gone: list[Block], checkpoint: Checkpoint) -> None:
@@ -257,6 +156,18 @@ class Model:
         self.compacted = self.touched = self.last is not None
         self.leave(gone)
 
+    def forget_summary(self, blob: str) -> None:
+        """A forget took a summary: its messages stand again, and the next step compacts and retrieves (C.X.11)."""
+        known = self.checkpoint
+        if known is None or known.blob != blob:
+            return
+        applied, known.applies, known.forgotten = known.applies, False, True
+        if not applied:
+            return
+        if self.last is not None:
+            self.touched = self.redaction_hit = self.last.history_forgotten = True
+        self.due_summary = self.redaction_due = True
+
     def clear(self) -> None:
         """A new topic: no history, no placements, no checkpoint; the next step retrieves (P.J.9)."""
         if self.last is not None and self.last.messages and self.messages:
@@ -264,7 +175,7 @@ class Model:
             self.system_touched = self.system_touched or bool(self.system())
         self.messages, self.blocks, self.owed, self.checkpoint = [], [], {}, None
         self.absent = set()
-        self.requested = True
+        self.requested, self.due_summary = True, False
 
     def leave(self, gone: list[Block]) -> None:
         """Blocks leave the history: their records are owed (D.H.5)."""

@@ -14,7 +14,8 @@ from contextbus_protocol.digests import digest_text
 from contextbus_protocol.events import StepCompiled
 from contextbus_protocol.package import ContextEntry, Package
 from contextbus_protocol.values import SourceStatus
-from tests.simulation.model import Block, Key, Last, Memory, Model, Owed, Record, is_bound
+from tests.simulation.model import Model, is_bound
+from tests.simulation.model_values import Block, Key, Last, Memory, Owed, Record
 
 RECORD = re.compile(r'<record source="([^"]*)" kind="[^"]*" id="([^"]*)"[^>]*>\n(.*?)\n</record>', re.DOTALL)
 TAKEN = frozenset({"mandatory", "ranked", "reallocated", "restored"})

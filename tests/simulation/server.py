@@ -33,6 +33,7 @@ class Server:
         self.duplicates = 0
         self.full = False
         self.on_append: Callable[[str, int, bytes], None] | None = None
+        self.once: dict[tuple[str, str], bytes] = {}
         self.erased: set[tuple[str, str]] = set()
         self.lost: set[tuple[str, str]] = set()
         self._ids: dict[str, int] = {}
@@ -90,9 +91,16 @@ class Server:
 
     def erase(self, run: str, digest: str) -> None:
         """Erase a blob, as retention does."""
-        if self.blobs.pop((run, digest), None) is not None:
+        data = self.blobs.pop((run, digest), None)
+        if data is not None:
+            self.once[run, digest] = data
             self.erased.add((run, digest))
             self.lost.add((run, digest))
+
+    def remembered(self, run: str, digest: str) -> bytes:
+        """A blob that is stored or was: checks look at what nobody else can read any more."""
+        data = self.blobs.get((run, digest))
+        return self.once[run, digest] if data is None else data
 
     def records(self, subject: str) -> list[tuple[int, bytes]]:
         """All messages of a subject, oldest first."""

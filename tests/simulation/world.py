@@ -117,6 +117,7 @@ class World:
         self.behaviours: list[Behaviour] = []
         self.writing: float | None = None
         self.unacknowledged: list[str] = []
+        self.unheard: list[str] = []
         self.everyone: tuple[type[AnyMessage], ...] = ()
         self._queue: list[tuple[float, float, int, Callable[[], None]]] = []
         self._order = 0
@@ -314,9 +315,11 @@ class World:
         def execute() -> None:
             if self.now < self._down_until:
                 return
+            if isinstance(request, append.AppendCommit) and take_ending(self.unheard, request.command):
+                return
             lag = 1 if self.chance(self.faults.stale) else 0
             outcome = self.server.answer(request, lag=lag)
-            if isinstance(request, append.AppendCommit) and self._loses(request.command):
+            if isinstance(request, append.AppendCommit) and take_ending(self.unacknowledged, request.command):
                 return
             if not self.chance(self.faults.lost_reply):
                 self.at(0.0001 + self.random.expovariate(5000), lambda: reply(outcome))
@@ -324,14 +327,6 @@ class World:
         if not self.chance(self.faults.lost_request):
             self.at(0.0001 + self.random.expovariate(5000), execute)
         self.at(SILENCE, lambda: reply(append.Unanswered("timeout")))
-
-    def _loses(self, command: str) -> bool:
-        """Whether the acknowledgement of a commit is lost as it was asked for; once for each ending."""
-        ending = next((ending for ending in self.unacknowledged if command.endswith(ending)), None)
-        if ending is None:
-            return False
-        self.unacknowledged.remove(ending)
-        return True
 
     def _fetch(self, node: Node, effect: Fetch) -> None:
         found = {d: self.server.blobs.get((effect.run, d)) for d in effect.digests}
@@ -366,3 +361,11 @@ class World:
         seen = erased[-1] if erased else 0
         for delay, message in answer_query(query, self.random, self.faults.source, self.records, seen):
             self.at(delay, partial(self.send, query.reply_to, message))
+
+
+def take_ending(endings: list[str], command: str) -> bool:
+    """Whether a command ends as one of those that are to fail; each does once."""
+    ending = next((ending for ending in endings if command.endswith(ending)), None)
+    if ending is not None:
+        endings.remove(ending)
+    return ending is not None

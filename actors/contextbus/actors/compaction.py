@@ -348,6 +348,8 @@ class Compaction:
         except ChainBrokenError:
             state = replace(state, fold=RunState(state.fold.run))
         job = state.job
+        if job is not None and job.token != message.token and not job.begun and job.phase in ("fetch", "count"):
+            return self._interrupt(state, job, ())  # an earlier compaction's commit moved what this one was planned on
         if job is None or job.token != message.token:
             return state, ()
         if job.phase == "started":
