@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.summarisers.held_out_texts import HELD_OUT
 from tests.summarisers.kit import measure_kit
 from tests.summarisers.probe_texts import LANGUAGES, Language
 from tests.summarisers.probes import BUDGETS, Row, measure
@@ -28,7 +29,7 @@ def test_the_kit_finds_at_least_its_best_published_row() -> None:
 
 
 @pytest.mark.rule("C.X.9")
-@pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
+@pytest.mark.parametrize("language", (*LANGUAGES, *HELD_OUT), ids=lambda language: language.name)
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_other_words_and_languages_reach_the_same(language: Language, budget: float) -> None:
     check(measure(language, budget))

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.cues import CHANGE, HEDGE
+from contextbus.summarisers.extractive.cues import CHANGE, HEDGE, LIMIT, TELLING, TOLD_AS
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS, LABELS
-from contextbus.summarisers.extractive.thesaurus import find_concepts, is_attribute
+from contextbus.summarisers.extractive.stems import find_concepts, is_attribute
 from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values
 
 _CLAUSE_END: Final = re.compile(r"[;；。！？]|[.!?](?=\s|$)")
 _WORD: Final = re.compile(
     r"[\u3400-\u9fff々]+|[\u30a0-\u30ff]{2,}|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W\d_])+|[^\s\w]|[\x01\u3040-\u309f]+|\d+"
 )
-_STANDBY: Final = re.compile(r"(?<!\w)on[- ]call(?!\w)", re.IGNORECASE)
+_ORDER: Final = re.compile(
+    r"\s*([^\W\d_]{3,30})\s+(?:the|a|an|der|die|das|den|le|la|les|l['’]|el|los|las|un|una)(?!\w)", re.IGNORECASE
+)
+_LONGEST_LIMIT: Final = 24
+_PART_END: Final = re.compile(r"[,，、](?=\s|$)|[:：](?=\s|$)|\s[–—]\s")
 _ASSIGNMENT: Final = re.compile(
     r"^\s*(.{2,50}?)\s*(=|[:：]|(?<!\w)(?:is|are|ist|sind|lautet|heißt)(?!\w)|は)\s*(\w.{0,50}?)\s*[.。]?\s*$"
 )
@@ -29,13 +34,23 @@ _STATE: Final = "state"
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What one clause says: its values by kind, the concepts it is about, and their neighbours."""
+    """What one clause says: its values by kind, the concepts it is about, and their neighbours.
+
+    ``core`` are the concepts of the part between commas that holds the values.  ``told`` says that an identifier or
+    number is what is told of a thing ("the code is K-7"), not the thing itself ("K-7 is broken").
+    ``order`` is the concept of a verb that begins the clause, ``limit`` the word before the value that makes it a limit
+    ("until"); both are empty where there is none.
+    """
 
     values: tuple[tuple[str, str], ...]
     topic: frozenset[str]
     beside: tuple[tuple[str, tuple[str, ...]], ...]
     start: int
     end: int
+    core: frozenset[str] = frozenset()
+    told: bool = False
+    order: str = ""
+    limit: str = ""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -60,16 +75,57 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
     start = 0
     ends = [m.end() for m in _CLAUSE_END.finditer(rest)]
     for end in dict.fromkeys((*ends, len(rest))):
-        inside = tuple((v.kind, v.text) for v in values if start <= v.start < end)
-        clause = rest[start:end]
+        held = tuple(v for v in values if start <= v.start < end)
+        inside = tuple((v.kind, v.text) for v in held)
         if inside:
-            topic, beside = _find_topic(clause)
-            claims.append(Claim(inside, topic, beside, start, end))
+            topic, beside = _find_topic(rest[start:end])
+            core = _find_core(rest, start, end, held, topic)
+            order, limit = _find_order(rest, start), _find_limit(rest, start, held)
+            claims.append(Claim(inside, topic, beside, start, end, core, _is_told(rest, start, held), order, limit))
         assigned = _read_assignment(text[start:end], start, end)
         if assigned is not None and (not inside or inside[0][0] == "number"):
             claims.append(assigned)
         start = end
     return tuple(claims), values
+
+
+def _find_core(rest: str, start: int, end: int, held: Sequence[Value], topic: frozenset[str]) -> frozenset[str]:
+    """The concepts of the parts of a clause, between commas, that hold its values."""
+    cuts = [start, *(m.end() for m in _PART_END.finditer(rest, start, end)), end]
+    if len(cuts) == _SEVERAL:
+        return topic
+    core: frozenset[str] = frozenset()
+    before: frozenset[str] = frozenset()
+    for a, b in pairwise(cuts):
+        about = _find_topic(rest[a:b])[0]
+        if any(a <= v.start < b for v in held):
+            # a part that is nothing but values belongs to the one before: "Passengers: Omar Davis"
+            core |= about or before
+        before = about
+    return core
+
+
+def _find_order(rest: str, start: int) -> str:
+    """The concept of a first word with an article behind it: "Water the plants" begins with a verb."""
+    first = _ORDER.match(rest, start)
+    concepts = find_concepts(first[1].lower()) if first is not None else ()
+    return concepts[0] if len(concepts) == 1 else ""
+
+
+def _find_limit(rest: str, start: int, held: Sequence[Value]) -> str:
+    """The word that makes the one value of a clause a limit."""
+    if len(held) != 1:
+        return ""
+    before = LIMIT.search(rest, max(start, held[0].start - _LONGEST_LIMIT), held[0].start)
+    return "" if before is None else before[1].lower()
+
+
+def _is_told(rest: str, start: int, held: Sequence[Value]) -> bool:
+    """Whether each identifier or number of a clause is told of something: "the code is K-7", "use K-7 as the code"."""
+    named = [v for v in held if v.kind in EXACT or v.kind == "number"]
+    return len(named) > 0 and all(
+        TELLING.search(rest, start, v.start) is not None or TOLD_AS.match(rest, v.end) is not None for v in named
+    )
 
 
 def _read_assignment(clause: str, start: int, end: int) -> Claim | None:
@@ -95,7 +151,7 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     """
     row: list[str | None] = []
     joined: list[bool] = []
-    for match in _WORD.finditer(_STANDBY.sub("oncall", clause)):
+    for match in _WORD.finditer(clause):
         word = match[0].lower()
         if word in {"-", "‐"}:
             continue
@@ -151,14 +207,37 @@ def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[t
         return change or _STATE + "?" not in kinds
     if kinds[0].startswith(_STATE):
         return False
+    if _is_said_again(newer, older, shared):
+        return True
     within = newer.topic <= older.topic or older.topic <= newer.topic
     if within and (change or kinds[0] in SETTINGS):
         return True
-    if not change:
-        return kinds[0] in SETTINGS and len(shared) > 1 and any(not is_attribute(c) for c in shared)
     if all(is_attribute(c) for c in shared):
         return False
-    return len(shared) * 5 >= len(newer.topic | older.topic)
+    if not change:
+        return kinds[0] in SETTINGS
+    # the name of a property, given only on one side, says nothing against the same thing
+    return len(shared) * 5 >= sum(1 for c in newer.topic | older.topic if c in shared or not is_attribute(c))
+
+
+def _is_said_again(newer: Claim, older: Claim, shared: frozenset[str]) -> bool:
+    """Whether one of two claims says all that the other is about and adds words only in another part of the sentence.
+
+    "Six cousins joined, so the party is for 40 guests" says again what "The party is for 30 guests" is about, while a
+    word directly before a shared one narrows it: "the back door code" is not "the door code".
+    """
+    if newer.core == older.topic or newer.topic == older.core:
+        return True
+    if len(shared) < _SEVERAL:
+        return False
+    for wider, narrower in ((newer, older), (older, newer)):
+        left = narrower.topic - wider.topic
+        # of an order to keep something up to a limit, the same limit of the same thing may come with another verb
+        if left and (not narrower.limit or narrower.limit != wider.limit or left != {narrower.order}):
+            continue
+        if not any(near not in shared for word, all_near in wider.beside if word in shared for near in all_near):
+            return True
+    return False
 
 
 def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change: bool) -> bool:
@@ -169,6 +248,8 @@ def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change:
         return True
     if change:
         return len(mine) < _SEVERAL or len(theirs) < _SEVERAL
+    if len(mine) == 1 and len(theirs) == 1:
+        return newer.told and older.told
     return not mine and not theirs
 
 

@@ -172,12 +172,19 @@ WISH: Final = _compile(
 )
 """Wish and preference."""
 
+AGAIN: Final = (
+    "named|built|based|placed|set|scheduled|assigned|located|booked|routed|numbered|written|designed|planned|priced"
+    "|filed|labelled|issued|distributed|arranged|considered|calculated|opened"
+)
+"""Verbs that say with "re" before them that something was done anew; what they are about is that verb."""
+
 CHANGE: Final = _compile(
+    tuple(f"re{verb}" for verb in AGAIN.split("|")),
     (
         *("now", "from now on", "new", "changed", "changes", "moved", "moves", "update", "updated", "no longer"),
-        *("instead", "switched", "replaced", "replaces", "rather", "henceforth", "going forward", "as of", "rotated"),
-        *("rotation", "renamed", "raised", "lowered", "increased", "reduced", "postponed", "extended", "correction"),
-        *("corrected", "previous", "actually", "rebased", "migrated", "took over", "takes over", "scratch that"),
+        *("instead", "switched", "replaced", "replaces", "rather", "henceforth", "going forward", "as of"),
+        *("raised", "lowered", "increased", "reduced", "postponed", "extended", "correction"),
+        *("corrected", "previous", "actually", "took over", "takes over", "scratch that"),
         *("revised", "shifted", "pushed back", "brought forward", "anymore", "former", "formerly", "void", "obsolete"),
         *(
             "superseded",
@@ -231,8 +238,53 @@ CHANGE: Final = _compile(
         ),
         *("steigt", "stieg", "sinkt", "sank", "klettert"),
     ),
-    ("maintenant", "désormais", "nouveau", "nouvelle", "changé", "déplacé*", "modifié*", "plutôt", "ne plus"),
-    ("ahora", "nuevo", "nueva", "cambi*", "a partir de ahora", "ya no", "actualizad*", "movid*"),
+    (
+        "maintenant",
+        "désormais",
+        "nouveau",
+        "nouvelle",
+        "changé",
+        "déplacé*",
+        "modifié*",
+        "plutôt",
+        "ne plus",
+        *(
+            "correction",
+            "corrigé*",
+            "remplac*",
+            "reporté*",
+            "finalement",
+            "à la place",
+            "augmenté*",
+            "baissé*",
+            "ancien*",
+        ),
+    ),
+    (
+        *(
+            "ahora",
+            "nuevo",
+            "nueva",
+            "cambi*",
+            "a partir de ahora",
+            "ya no",
+            "actualiz*",
+            "movid*",
+            "en cambio",
+            "mejor",
+        ),
+        *(
+            "corrección",
+            "corregid*",
+            "reemplaz*",
+            "aplaz*",
+            "en vez de",
+            "en lugar de",
+            "anterior*",
+            "subid*",
+            "bajad*",
+        ),
+    ),
     (
         *("теперь", "отныне", "новый", "новая", "новое", "новые", "изменил*", "изменен*", "изменён*", "перенес*"),
         *("перенос*", "обновлен*", "больше не", "вместо", "переименован*", "заменен*", "повышен*", "увеличен*"),
@@ -255,6 +307,27 @@ CHANGE: Final = _compile(
     ),
 )
 """Change: what follows takes the place of what was said before."""
+
+TELLING: Final = _compile(
+    ("is", "are", "be", "becomes", "will be", "should be", "must be", "reads", "equals"),
+    ("ist", "sind", "wird", "werden", "lautet", "beträgt", "heißt", "sei"),
+    ("est", "sont", "sera", "seront", "devient"),
+    ("es", "son", "será", "serán", "está", "están", "ser"),
+    ("это", "будет", "составляет", "равен", "равна", "равно"),
+    ("は", "です"),
+)
+"""What stands between a thing and what is told of it."""
+
+LIMIT: Final = re.compile(
+    r"(?<!\w)(until|till|by|before|under|below|above|over|up to|at most|at least|bis|vor|unter|über|höchstens|mindestens"
+    r"|jusqu['’]à|avant|au plus|au moins|moins de|plus de|hasta|antes de|menos de|más de|como máximo|до|не более|свыше)"
+    r"(?:\s+(?:the|zum|zur|den|le|la|les|el|los|las))?\s*$",
+    re.IGNORECASE,
+)
+"""What stands directly before a value that is a limit."""
+
+TOLD_AS: Final = re.compile(r"\s+(?:as|als|como|comme|как)\s", re.IGNORECASE)
+"""What stands behind a value that is told of the thing that follows: "use K-7 as the key"."""
 
 DECISION: Final = _compile(
     (

@@ -32,7 +32,7 @@ from contextbus.summarisers.extractive.cues import (
 )
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import Section, Segment
-from contextbus.summarisers.extractive.thesaurus import is_attribute
+from contextbus.summarisers.extractive.stems import is_attribute
 from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values
 
 _CLAUSE: Final = re.compile(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、")
