@@ -29,7 +29,7 @@ def test_the_kit_finds_at_least_its_best_published_row() -> None:
 
 
 @pytest.mark.rule("C.X.9")
-@pytest.mark.parametrize("language", (*LANGUAGES, *HELD_OUT), ids=lambda language: language.name)
+@pytest.mark.parametrize("language", [*LANGUAGES, *HELD_OUT], ids=lambda language: language.name)
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_other_words_and_languages_reach_the_same(language: Language, budget: float) -> None:
     check(measure(language, budget))

@@ -46,6 +46,7 @@ _OFF: Final = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_OFF: Final = 40
+_JOINTS_OF_A_RECORD: Final = 2
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -264,7 +265,7 @@ class _Ledger:
             return False
         if newer.message == older.message or (newer.speaker == "assistant" and older.speaker != "assistant"):
             return change
-        return True
+        return change or not (_is_record(newer) or _is_record(older)) or bool(_names(newer) & _names(older))
 
     def _take_over(self, fact: Fact, gone: dict[int, Claim], stale: Sequence[tuple[str, str]]) -> Fact:
         text, score, section = fact.text, fact.score, fact.section
@@ -289,6 +290,15 @@ class _Ledger:
             claims, values = find_claims(_SPEAKER.sub("", text))
             fact = msgspec.structs.replace(fact, text=text, claims=claims, values=values)
         return msgspec.structs.replace(fact, score=score, section=section)
+
+
+def _is_record(fact: Fact) -> bool:
+    """Whether a line is a record of a named thing: "Booking K-7; guests: Wilma Pellworm; date: 3 May"."""
+    return fact.text.count("; ") >= _JOINTS_OF_A_RECORD and any(v.kind in EXACT for v in fact.values)
+
+
+def _names(fact: Fact) -> frozenset[str]:
+    return frozenset(v.text for v in fact.values if v.kind in EXACT)
 
 
 def _find_given_up(fact: Fact) -> tuple[Value, ...]:
