@@ -60,7 +60,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 def is_change(text: str) -> bool:
     """Whether a sentence says that something is other than it was."""
-    return CHANGE.search(text) is not None and HEDGE.search(text) is None
+    return CHANGE.is_in(text) and not HEDGE.is_in(text)
 
 
 def count_content_words(text: str) -> int:
@@ -124,7 +124,8 @@ def _is_told(rest: str, start: int, held: Sequence[Value]) -> bool:
     """Whether each identifier or number of a clause is told of something: "the code is K-7", "use K-7 as the code"."""
     named = [v for v in held if v.kind in EXACT or v.kind == "number"]
     return len(named) > 0 and all(
-        TELLING.search(rest, start, v.start) is not None or TOLD_AS.match(rest, v.end) is not None for v in named
+        TELLING.pattern.search(rest, start, v.start) is not None or TOLD_AS.match(rest, v.end) is not None
+        for v in named
     )
 
 

@@ -25,7 +25,6 @@ from contextbus.summarisers.extractive.cues import (
     HEDGE,
     OPEN,
     SELF,
-    UNSPACED,
     WISH,
     is_duty,
     is_failure,
@@ -34,6 +33,7 @@ from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import Section, Segment
 from contextbus.summarisers.extractive.stems import is_attribute
 from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values
+from contextbus.summarisers.extractive.word_tables import UNSPACED
 
 _CLAUSE: Final = re.compile(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、")
 _JOINING: Final = re.compile(r"[\s,;]+(?:and|und|et|y|и)$")
@@ -111,7 +111,7 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
     if segment.section is None and not segment.marked and _is_empty(segment, section, said, has_values=bool(values)):
         return None
     score = _score(segment, section, said, values, turns)
-    if segment.section is None and (is_question or SELF.search(said)) and segment.speaker != "summary":
+    if segment.section is None and (is_question or SELF.is_in(said)) and segment.speaker != "summary":
         text = f"{segment.speaker}: {said}"
     carried = segment.section is not None
     return Fact(text, section, score, segment.message, segment.speaker, claims, values, carried)
@@ -150,19 +150,19 @@ _ASSISTANT_SHARE: Final[dict[Section, float]] = {"Decisions": 0.8, "Open": 1, "V
 def _classify(segment: Segment, *, is_question: bool, turns: Turns) -> Section | None:
     text, person = segment.text, segment.speaker != "assistant"
     if is_question:
-        if person and GOAL.search(text):
+        if person and GOAL.is_in(text):
             return "Goal"
         return None if _is_answered(f"{segment.speaker}: ", segment.message, turns) else "Open"
-    if OPEN.search(text):
+    if OPEN.is_in(text):
         return "Open"
-    wants = GOAL.search(text) is not None
+    wants = GOAL.is_in(text)
     if person and wants and not is_duty(text):
         return "Goal"
-    if is_duty(text) or (person and (CARE.search(text) or WISH.search(text) or text.startswith(CONDITIONS))):
+    if is_duty(text) or (person and (CARE.is_in(text) or WISH.is_in(text) or text.startswith(CONDITIONS))):
         return "Constraints"
     if is_failure(text):
         return "Failures"
-    if DECISION.search(text):
+    if DECISION.is_in(text):
         return "Decisions"
     return "Goal" if wants and segment.marked else "Notes"
 
@@ -221,7 +221,7 @@ class _Ledger:
     def _replace(self, fact: Fact) -> Fact:
         """Take out what a new fact replaces; it takes over the class and the weight of that."""
         change = is_change(fact.text)
-        if HEDGE.search(fact.text):
+        if HEDGE.is_in(fact.text):
             return fact
         given_up = tuple((v.kind, v.text) for v in _find_given_up(fact))
         for claim in fact.claims:

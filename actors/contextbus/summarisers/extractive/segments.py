@@ -148,7 +148,7 @@ def _make(piece: str, speaker: Speaker, message: int) -> Segment | None:
         word = label[1].strip()
         if (word.isupper() and len(word) > 1) or word.lower() in LABELS:
             # A label that tells of a change ("Update:") says something about the value behind it.
-            text, marked = (text if CHANGE.search(word) else text[label.end() :]), True
+            text, marked = (text if CHANGE.is_in(word) else text[label.end() :]), True
     if not marked:
         text = text[m.end() :] if (m := COURTESY.match(text)) is not None else text
     if sum(1 for c in text[:40] if c.isalnum()) < 2:  # noqa: PLR2004  (one letter or none says nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -42,15 +43,84 @@ _WEEKDAY: Final = (
 )
 
 
-def _settings(*words: str) -> str:
-    return rf"(?<!\w)(?:{'|'.join(words)})(?!\w)"
+_UNITS: Final = (
+    "metric imperial metrisch* imperial* angloamerikanisch* метрическ*",
+    "メートル法 ヤード・ポンド法 ヤードポンド法",
+)
+_LENGTH: Final = (
+    "terse brief concise short curt detailed verbose lengthy thorough knapp* kurz* ausführlich* detailliert* кратк* подробн* bref brève détaillé* breve detallad*",
+    "簡潔 詳細 短く 詳しく",
+)
+_TONE: Final = (
+    "formal informal casual playful warm friendly dry neutral serious polite humorous professional sachlich* lockere* förmlich* freundlich* herzlich* verspielt* nüchtern* официальн* дружелюбн* строг* formel*",
+    "丁寧 敬語 くだけた 親しみ",
+)
+_LANGUAGE: Final = (
+    "english german french spanish russian japanese italian chinese deutsch* englisch* französisch* spanisch* russisch* русск* английск* немецк* français anglais español inglés italienisch*",
+    "英語 日本語 ドイツ語 中国語",
+)
+_MONTHS: Final = tuple(dict.fromkeys(name[:3] for name in _MONTH[3:-1].split("|")))
+_WEEKDAYS: Final = (
+    *(
+        "day",
+        "tag",
+        "mittwoch",
+        "sonnabend",
+        "понед",
+        "вторник",
+        "сред",
+        "четверг",
+        "пятниц",
+        "суббот",
+        "воскрес",
+        "曜",
+    ),
+    *("di", "lunes", "martes", "miércoles", "jueves", "viernes", *"月火水木金土日"),
+)
+_CURRENCIES: Final = (
+    *"$€£¥₽円",
+    *("dollar", "buck", "eur", "pound", "franc", "cent", "usd", "gbp", "chf", "jpy", "rub", "kronen", "franken", "руб"),
+    *("долл", "евро", "yen"),
+)
+_ZONES: Final = (
+    *("utc", "gmt", "cet", "cest", "est", "edt", "cst", "cdt", "mst", "mdt", "pst", "pdt", "mez", "mesz", "jst", "msk"),
+    *("bst", "/", "time", "zeit", "времени", "гринвичу", "日本時間", "協定世界時", "標準時"),
+)
 
 
-_PATTERNS: Final[tuple[tuple[str, str], ...]] = (
-    ("url", r"\b(?:https?|ftp|wss?|context|s3|git|ssh)://[^\s<>\"'`）」]{1,400}(?<![.,;:!?)\]])"),
-    ("email", r"\b[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,5}"),
-    ("quoted", r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|„[^“\n]{1,80}“|«[^»\n]{1,80}»|「[^」\n]{1,80}」|`[^`\n]{1,80}`"),
-    (
+class _Pattern:
+    """Where values of a kind are found.
+
+    A text without any of ``signs`` (in lower case), or without a digit where ``digit`` says so, has none: that is
+    looked up first, as it costs far less than the pattern.
+    """
+
+    def __init__(self, kind: str, pattern: str, signs: tuple[str, ...] = (), *, digit: bool = False) -> None:
+        self.kind: Final = kind
+        self.finditer: Final = re.compile(pattern).finditer
+        self.digit: Final = digit
+        self.signs: Final = signs
+
+
+def _settings(words: str, unspaced: str) -> tuple[str, tuple[str, ...]]:
+    """The pattern of words, of which ``*`` ends those of any ending, and the signs of it."""
+    spaced = "|".join(words.split()).replace("*", "\\w*")
+    anywhere = unspaced.replace(" ", "|")
+    return rf"(?i:(?<!\w)(?:{spaced})(?!\w))|{anywhere}", (
+        *words.casefold().replace("*", "").split(),
+        *unspaced.split(),
+    )
+
+
+_PATTERNS: Final = (
+    _Pattern("url", r"\b(?:https?|ftp|wss?|context|s3|git|ssh)://[^\s<>\"'`）」]{1,400}(?<![.,;:!?)\]])", ("://",)),
+    _Pattern("email", r"\b[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,5}", ("@",)),
+    _Pattern(
+        "quoted",
+        r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|„[^“\n]{1,80}“|«[^»\n]{1,80}»|「[^」\n]{1,80}」|`[^`\n]{1,80}`",
+        (*'"“„«「`',),
+    ),
+    _Pattern(
         "zone",
         (
             r"\b(?:UTC|GMT|CET|CEST|EST|EDT|CST|CDT|MST|MDT|PST|PDT|MEZ|MESZ|JST|MSK|BST)(?:[+-]\d{1,2}(?::?\d\d)?)?\b"
@@ -60,87 +130,85 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
             r"|\b(?i:mitteleuropäische\w*|osteuropäische\w*|westeuropäische\w*|koordinierte\w*)\s+(?i:\w{0,10}zeit)\b"
             r"|(?i:по московскому времени|по гринвичу|по всемирному времени)|日本時間|協定世界時|標準時"
         ),
+        (*_ZONES,),
     ),
-    (
+    _Pattern(
         "ref",
         r"(?<![\w/.])(?:~|\.{1,2})?/?[\w.@-]{1,80}(?:/[\w.@-]{1,80}){1,20}/?(?<![.,])|\b[A-Za-z]:\\[\w.\\-]{1,200}",
+        (*"/\\",),
     ),
-    ("ref", r"(?<![\w.])[\w-]{1,80}(?:\.[\w-]{1,40}){0,3}\.(?:[a-z]{2,4}|internal|local|json|yaml|toml|html)(?![\w.])"),
-    (
+    _Pattern(
+        "ref",
+        r"(?<![\w.])[\w-]{1,80}(?:\.[\w-]{1,40}){0,3}\.(?:[a-z]{2,4}|internal|local|json|yaml|toml|html)(?![\w.])",
+        (".",),
+    ),
+    _Pattern(
         "date",
         r"(?<![\w-])\d{4}-\d{1,2}-\d{1,2}(?![\w-])|(?<![\w.])\d{1,2}\.\d{1,2}\.(?:\d{2,4})?(?!\w)|(?<!\w)\d{1,2}/\d{1,2}/\d{2,4}(?!\w)",
+        (*"-./",),
+        digit=True,
     ),
-    ("date", rf"(?<!\w)(?i:{_MONTH})\.?\s+\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s+\d{{4}})?(?!\w)"),
-    ("date", rf"(?<!\w)\d{{1,2}}(?:\.|st|nd|rd|th)?\s+(?:of\s+|de\s+)?(?i:{_MONTH})(?:\s+(?:de\s+)?\d{{4}})?(?!\w)"),
-    ("date", r"(?:\d{4}年)?\d{1,2}月(?:\d{1,2}日)?"),
-    ("weekday", rf"(?<!\w)(?i:{_WEEKDAY})(?!\w)|[月火水木金土日]曜日?"),
-    (
+    _Pattern(
+        "date", rf"(?<!\w)(?i:{_MONTH})\.?\s+\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s+\d{{4}})?(?!\w)", (*_MONTHS,), digit=True
+    ),
+    _Pattern(
+        "date",
+        rf"(?<!\w)\d{{1,2}}(?:\.|st|nd|rd|th)?\s+(?:of\s+|de\s+)?(?i:{_MONTH})(?:\s+(?:de\s+)?\d{{4}})?(?!\w)",
+        (*_MONTHS,),
+        digit=True,
+    ),
+    _Pattern("date", r"(?:\d{4}年)?\d{1,2}月(?:\d{1,2}日)?", ("月",), digit=True),
+    _Pattern("weekday", rf"(?<!\w)(?i:{_WEEKDAY})(?!\w)|[月火水木金土日]曜日?", (*_WEEKDAYS,)),
+    _Pattern(
         "time",
         r"(?<![\w:])\d{1,2}:\d{2}(?::\d{2})?(?![\w:])|(?<!\w)\d{1,2}\s?(?:am|pm|Uhr)(?!\w)|\d{1,2}時(?:\d{1,2}分)?",
+        (*(":", "am", "pm", "uhr", "時"),),
+        digit=True,
     ),
-    ("money", rf"(?<![\w$])[$€£¥₽]\s?{_DIGITS}(?!\w)|(?<!\w){_DIGITS}\s?(?:[€£¥₽]|(?i:{_CURRENCY})(?!\w))"),
-    ("money", rf"(?<!\w)(?i:(?:{_WORDS})\s+{_CURRENCY})(?!\w)|(?:{_DIGITS}万?|{_KANJI})円"),
-    ("percent", rf"(?<!\w){_DIGITS}\s?(?:%|(?i:percent|prozent|процент\w{{0,3}}))"),
-    ("code", r"(?<![\w-])(?=[\w-]{0,60}\d)(?=[\w-]{0,60}[^\W\d_])[\w]{1,60}(?:-[\w]{1,60}){0,8}(?![\w-])"),
-    ("code", r"(?<![\w-])\d{2,20}(?:-\d{2,20}){1,4}(?![\w-])|(?<!\w)[A-Za-z]{1,40}(?:_[A-Za-z]{1,40}){1,6}(?!\w)"),
-    ("code", r"#\d{1,12}(?!\w)"),
-    (
+    _Pattern(
+        "money",
+        rf"(?<![\w$])[$€£¥₽]\s?{_DIGITS}(?!\w)|(?<!\w){_DIGITS}\s?(?:[€£¥₽]|(?i:{_CURRENCY})(?!\w))",
+        (*_CURRENCIES,),
+        digit=True,
+    ),
+    _Pattern("money", rf"(?<!\w)(?i:(?:{_WORDS})\s+{_CURRENCY})(?!\w)|(?:{_DIGITS}万?|{_KANJI})円", (*_CURRENCIES,)),
+    _Pattern(
+        "percent",
+        rf"(?<!\w){_DIGITS}\s?(?:%|(?i:percent|prozent|процент\w{{0,3}}))",
+        (*("%", "percent", "prozent", "процент"),),
+        digit=True,
+    ),
+    _Pattern(
+        "code",
+        r"(?<![\w-])(?=[\w-]{0,60}\d)(?=[\w-]{0,60}[^\W\d_])[\w]{1,60}(?:-[\w]{1,60}){0,8}(?![\w-])",
+        (),
+        digit=True,
+    ),
+    _Pattern(
+        "code",
+        r"(?<![\w-])\d{2,20}(?:-\d{2,20}){1,4}(?![\w-])|(?<!\w)[A-Za-z]{1,40}(?:_[A-Za-z]{1,40}){1,6}(?!\w)",
+        (*"-_",),
+    ),
+    _Pattern("code", r"#\d{1,12}(?!\w)", ("#",)),
+    _Pattern(
         "number",
         rf"(?<![\w.,]){_DIGITS}(?!\w)|(?<=[\u3040-\u30ff\u3400-\u9fff]){_DIGITS}|{_DIGITS}(?=[\u3040-\u30ff\u3400-\u9fff])",
+        (),
+        digit=True,
     ),
-    (
-        "units",
-        "(?i:"
-        + _settings("metric", "imperial", "metrisch\\w*", "imperial\\w*", "angloamerikanisch\\w*", "метрическ\\w*")
-        + ")|メートル法|ヤード・?ポンド法",
-    ),
-    (
-        "length",
-        "(?i:"
-        + _settings(
-            *("terse", "brief", "concise", "short", "curt", "detailed", "verbose", "lengthy", "thorough"),
-            *("knapp\\w*", "kurz\\w*", "ausführlich\\w*", "detailliert\\w*", "кратк\\w*", "подробн\\w*"),
-            *("bref", "brève", "détaillé\\w*", "breve", "detallad\\w*"),
-        )
-        + ")|簡潔|詳細|短く|詳しく",
-    ),
-    (
-        "tone",
-        "(?i:"
-        + _settings(
-            *("formal", "informal", "casual", "playful", "warm", "friendly", "dry", "neutral", "serious", "polite"),
-            *(
-                "humorous",
-                "professional",
-                "sachlich\\w*",
-                "lockere[rsnm]?",
-                "förmlich\\w*",
-                "freundlich\\w*",
-                "herzlich\\w*",
-            ),
-            *("verspielt\\w*", "nüchtern\\w*", "официальн\\w*", "дружелюбн\\w*", "строг\\w*", "formel\\w*"),
-        )
-        + ")|丁寧|敬語|くだけた|親しみ",
-    ),
-    (
-        "language",
-        "(?i:"
-        + _settings(
-            *("english", "german", "french", "spanish", "russian", "japanese", "italian", "chinese", "deutsch\\w*"),
-            *("englisch\\w*", "französisch\\w*", "spanisch\\w*", "russisch\\w*", "русск\\w*", "английск\\w*"),
-            *("немецк\\w*", "français", "anglais", "español", "inglés", "italienisch\\w*"),
-        )
-        + ")|英語|日本語|ドイツ語|中国語",
-    ),
-    ("name", r"[\u3400-\u9fff]{1,4}(?=さん|氏|様)"),
+    _Pattern("units", *_settings(*_UNITS)),
+    _Pattern("length", *_settings(*_LENGTH)),
+    _Pattern("tone", *_settings(*_TONE)),
+    _Pattern("language", *_settings(*_LANGUAGE)),
+    _Pattern("name", r"[\u3400-\u9fff]{1,4}(?=さん|氏|様)", (*("さん", "氏", "様"),)),
 )
-_COMPILED: Final = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
-
 _TITLE: Final = r"(?:Mr|Mrs|Ms|Dr|Prof|Herrn?|Frau|Mme|Sr|Sra)\.?"
 _CAPITALISED: Final = r"[^\W\d_a-zà-ÿа-я][\w'’]{1,30}"
 _NAME: Final = re.compile(
     rf"(?<![\w-]){_TITLE}\s+{_CAPITALISED}(?![\w-])|(?<![\w-])(?:{_CAPITALISED}\s+){{1,3}}{_CAPITALISED}(?![\w-])"
 )
+_DIGIT: Final = re.compile(r"\d")
+_TEXTS_HELD: Final = 1024
 _LOWER: Final = re.compile(r"[^\W\d_]")
 
 EXACT: Final = ("url", "email", "ref", "code", "quoted")
@@ -160,6 +228,7 @@ class Value(msgspec.Struct, frozen=True):
     end: int
 
 
+@lru_cache(_TEXTS_HELD)
 def find_values(text: str, function_words: frozenset[str]) -> tuple[tuple[Value, ...], str]:
     """The values of a sentence in the order of the text.
 
@@ -168,9 +237,16 @@ def find_values(text: str, function_words: frozenset[str]) -> tuple[tuple[Value,
     """
     found: list[Value] = []
     rest = text
-    for kind, pattern in _COMPILED:
-        matches = [(m.start(), m.end()) for m in pattern.finditer(rest)]
-        rest = _take(found, rest, kind, matches)
+    low = text.casefold()
+    has_digit = _DIGIT.search(text) is not None
+    for pattern in _PATTERNS:
+        if pattern.digit and not has_digit:
+            continue
+        if pattern.signs and not any(sign in low for sign in pattern.signs):
+            continue
+        matches = [m.span() for m in pattern.finditer(rest)]
+        if matches:
+            rest = _take(found, rest, pattern.kind, matches)
     names: list[tuple[int, int]] = []
     for match in _NAME.finditer(rest):
         words = [(match.start() + m.start(), m[0]) for m in re.finditer(r"\S+", match[0])]
@@ -178,7 +254,8 @@ def find_values(text: str, function_words: frozenset[str]) -> tuple[tuple[Value,
             words.pop(0)
         if len(words) >= 2 and not all(word.isupper() for _, word in words):  # noqa: PLR2004  (a name has two words)
             names.append((words[0][0], match.end()))
-    rest = _take(found, rest, "name", names)
+    if names:
+        rest = _take(found, rest, "name", names)
     return tuple(sorted(found, key=lambda v: v.start)), rest
 
 
