@@ -30,6 +30,7 @@ _LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 _OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
 _LONGEST_UNTYPED: Final = 6
 _SEVERAL: Final = 2
+_NAMING: Final = (*EXACT, "number")
 _STATE: Final = "state"
 
 
@@ -52,10 +53,14 @@ class Claim(msgspec.Struct, frozen=True):
     order: str = ""
     limit: str = ""
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of its values, each once, in order."""
-        return tuple(dict.fromkeys(kind for kind, _ in self.values))
+    kinds: tuple[str, ...] = ()
+    named: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Note the kinds of the values, each once, and those that are identifiers or numbers."""
+        # the struct is not handed out before this is done
+        msgspec.structs.force_setattr(self, "kinds", tuple(dict.fromkeys(kind for kind, _ in self.values)))
+        msgspec.structs.force_setattr(self, "named", tuple(v for v in self.values if v[0] in _NAMING))
 
 
 def is_change(text: str) -> bool:
@@ -122,7 +127,7 @@ def _find_limit(rest: str, start: int, held: Sequence[Value]) -> str:
 
 def _is_told(rest: str, start: int, held: Sequence[Value]) -> bool:
     """Whether each identifier or number of a clause is told of something: "the code is K-7", "use K-7 as the code"."""
-    named = [v for v in held if v.kind in EXACT or v.kind == "number"]
+    named = [v for v in held if v.kind in _NAMING]
     return len(named) > 0 and all(
         TELLING.pattern.search(rest, start, v.start) is not None or TOLD_AS.match(rest, v.end) is not None
         for v in named
@@ -199,10 +204,10 @@ def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[t
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
         return False
+    if not _same_subject(newer, older, kinds, change=change):
+        return False
     shared = newer.topic & older.topic
     if not shared or _contrast(newer, older, shared):
-        return False
-    if not _same_subject(newer, older, kinds, change=change):
         return False
     if newer.topic == older.topic:
         return change or _STATE + "?" not in kinds
@@ -243,8 +248,7 @@ def _is_said_again(newer: Claim, older: Claim, shared: frozenset[str]) -> bool:
 
 def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change: bool) -> bool:
     """Whether identifiers leave two claims about the same: "A-1 failed" and "A-2 failed" are about two things."""
-    mine = [v for v in newer.values if v[0] in EXACT or v[0] == "number"]
-    theirs = [v for v in older.values if v[0] in EXACT or v[0] == "number"]
+    mine, theirs = newer.named, older.named
     if kinds[0].startswith(_STATE) or any(v in theirs for v in mine):
         return True
     if change:

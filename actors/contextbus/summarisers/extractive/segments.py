@@ -25,6 +25,7 @@ SUMMARY_LABEL: Final = "Previous conversation summary:\n"
 LONGEST_STATEMENT: Final = 300
 """Characters that one line of a summary may hold of one statement."""
 
+_SHORTEST_BLOB: Final = 120
 _LONGEST_WHOLE: Final = 200
 _LONGEST_TEXT: Final = 100_000
 _ARCHIVED: Final = re.compile(r"^Archived: context://archive/[0-9a-f]{64}$")
@@ -38,6 +39,7 @@ _BELOW: Final = re.compile(r"^(?: {2,}|\t+)[-*•+]\s")
 _SENTENCE_END: Final = re.compile(
     r"(?<=[^\W\d_]{3}[.!?])\s+|(?<=[\d)\"'”»%][.!?])\s+(?=[^\s\da-z])|(?<=[。！？])|(?<=[?؟])\s+"
 )
+_TWO_LETTERS: Final = re.compile(r"[^\W_].*?[^\W_]", re.DOTALL)
 _CAPITAL_LABEL: Final = re.compile(r"^((?:[^\W\d_]{1,24}[ -]?){1,3})[:：]\s*(?=\S)")
 
 
@@ -57,6 +59,8 @@ class Segment(msgspec.Struct, frozen=True):
 
 def clean(text: str) -> str:
     """A text without control characters and without base64; lone surrogates and what replaced them go too."""
+    if len(text) <= _SHORTEST_BLOB and text.isascii() and text.isprintable() and "data:" not in text.lower():
+        return text
     plain = _BREAK.sub("\n", clean_text(text[:_LONGEST_TEXT]))
     plain, _ = strip_data_uris(plain)
     plain = _BLOB.sub(" ", _DATA_URI.sub(" ", plain))
@@ -151,6 +155,6 @@ def _make(piece: str, speaker: Speaker, message: int) -> Segment | None:
             text, marked = (text if CHANGE.is_in(word) else text[label.end() :]), True
     if not marked:
         text = text[m.end() :] if (m := COURTESY.match(text)) is not None else text
-    if sum(1 for c in text[:40] if c.isalnum()) < 2:  # noqa: PLR2004  (one letter or none says nothing)
+    if not _TWO_LETTERS.search(text[:40]):  # one letter or none says nothing
         return None
     return Segment(text, speaker, message, marked)

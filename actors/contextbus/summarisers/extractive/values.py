@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from contextbus.summarisers.extractive.word_tables import WordGate, find_gates
+
 _EN_NUMBER: Final = (
     r"(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen"
     r"|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)"
@@ -43,73 +45,59 @@ _WEEKDAY: Final = (
 )
 
 
-_UNITS: Final = (
-    "metric imperial metrisch* imperial* angloamerikanisch* метрическ*",
-    "メートル法 ヤード・ポンド法 ヤードポンド法",
-)
-_LENGTH: Final = (
-    "terse brief concise short curt detailed verbose lengthy thorough knapp* kurz* ausführlich* detailliert* кратк* подробн* bref brève détaillé* breve detallad*",
-    "簡潔 詳細 短く 詳しく",
-)
-_TONE: Final = (
-    "formal informal casual playful warm friendly dry neutral serious polite humorous professional sachlich* lockere* förmlich* freundlich* herzlich* verspielt* nüchtern* официальн* дружелюбн* строг* formel*",
-    "丁寧 敬語 くだけた 親しみ",
-)
-_LANGUAGE: Final = (
-    "english german french spanish russian japanese italian chinese deutsch* englisch* französisch* spanisch* russisch* русск* английск* немецк* français anglais español inglés italienisch*",
-    "英語 日本語 ドイツ語 中国語",
-)
-_MONTHS: Final = tuple(dict.fromkeys(name[:3] for name in _MONTH[3:-1].split("|")))
-_WEEKDAYS: Final = (
-    *(
-        "day",
-        "tag",
-        "mittwoch",
-        "sonnabend",
-        "понед",
-        "вторник",
-        "сред",
-        "четверг",
-        "пятниц",
-        "суббот",
-        "воскрес",
-        "曜",
-    ),
-    *("di", "lunes", "martes", "miércoles", "jueves", "viernes", *"月火水木金土日"),
-)
-_CURRENCIES: Final = (
+_CURRENCY_SIGNS: Final = (
     *"$€£¥₽円",
     *("dollar", "buck", "eur", "pound", "franc", "cent", "usd", "gbp", "chf", "jpy", "rub", "kronen", "franken", "руб"),
     *("долл", "евро", "yen"),
 )
-_ZONES: Final = (
-    *("utc", "gmt", "cet", "cest", "est", "edt", "cst", "cdt", "mst", "mdt", "pst", "pdt", "mez", "mesz", "jst", "msk"),
-    *("bst", "/", "time", "zeit", "времени", "гринвичу", "日本時間", "協定世界時", "標準時"),
+_CURRENCY_WORDS: Final = (
+    "dollar* buck* euro* pound* franc* cent* usd eur gbp chf jpy rub kronen franken рубл* руб долл* евро yen"
+)
+_MONTH_WORDS: Final = _MONTH[3:-1].replace("|", " ")
+_WEEKDAY_WORDS: Final = (
+    "monday* tuesday* wednesday* thursday* friday* saturday* sunday* montag* dienstag* mittwoch* donnerstag* freitag* "
+    "samstag* sonnabend* sonntag* понедельник* вторник* сред* четверг* пятниц* суббот* воскресенье* lundi* mardi* "
+    "mercredi* jeudi* vendredi* samedi* dimanche* lunes* martes* miércoles* jueves* viernes*"
+)
+_ZONE_WORDS: Final = (
+    "utc gmt cet cest est edt cst cdt mst mdt pst pdt mez mesz jst msk bst europe america asia africa australia pacific "
+    "atlantic indian etc eastern central mountain greenwich mitteleuropäische* osteuropäische* westeuropäische* "
+    "koordinierte* московскому гринвичу* всемирному"
 )
 
 
 class _Pattern:
     """Where values of a kind are found.
 
-    A text without any of ``signs`` (in lower case), or without a digit where ``digit`` says so, has none: that is
-    looked up first, as it costs far less than the pattern.
+    A text has none that has no digit where ``digit`` says so, or that has neither a sign of ``signs`` (in lower case)
+    nor a word of ``words`` where some are given: that is looked up first, as it costs far less than the pattern.
     """
 
-    def __init__(self, kind: str, pattern: str, signs: tuple[str, ...] = (), *, digit: bool = False) -> None:
+    def __init__(
+        self, kind: str, pattern: str, signs: tuple[str, ...] = (), words: str = "", *, digit: bool = False
+    ) -> None:
         self.kind: Final = kind
         self.finditer: Final = re.compile(pattern).finditer
-        self.digit: Final = digit
-        self.signs: Final = signs
+        self._digit: Final = digit
+        self._signs: Final = signs
+        self._gate: Final = WordGate(words.split()).bit if words else 0
+
+    def may_be_in(self, low: str, gates: int, *, has_digit: bool) -> bool:
+        """Whether a text can have such a value at all."""
+        if self._digit and not has_digit:
+            return False
+        if self._gate & gates or not (self._signs or self._gate):
+            return True
+        for sign in self._signs:  # noqa: SIM110  (a loop, since it runs for each pattern of each line)
+            if sign in low:
+                return True
+        return False
 
 
-def _settings(words: str, unspaced: str) -> tuple[str, tuple[str, ...]]:
-    """The pattern of words, of which ``*`` ends those of any ending, and the signs of it."""
+def _settings(kind: str, words: str, unspaced: str) -> _Pattern:
+    """The pattern of a setting: its words, where ``*`` stands for any ending, and those that are written unspaced."""
     spaced = "|".join(words.split()).replace("*", "\\w*")
-    anywhere = unspaced.replace(" ", "|")
-    return rf"(?i:(?<!\w)(?:{spaced})(?!\w))|{anywhere}", (
-        *words.casefold().replace("*", "").split(),
-        *unspaced.split(),
-    )
+    return _Pattern(kind, rf"(?i:(?<!\w)(?:{spaced})(?!\w))|{unspaced.replace(' ', '|')}", (), words)
 
 
 _PATTERNS: Final = (
@@ -130,7 +118,8 @@ _PATTERNS: Final = (
             r"|\b(?i:mitteleuropäische\w*|osteuropäische\w*|westeuropäische\w*|koordinierte\w*)\s+(?i:\w{0,10}zeit)\b"
             r"|(?i:по московскому времени|по гринвичу|по всемирному времени)|日本時間|協定世界時|標準時"
         ),
-        (*_ZONES,),
+        (),
+        _ZONE_WORDS,
     ),
     _Pattern(
         "ref",
@@ -149,16 +138,21 @@ _PATTERNS: Final = (
         digit=True,
     ),
     _Pattern(
-        "date", rf"(?<!\w)(?i:{_MONTH})\.?\s+\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s+\d{{4}})?(?!\w)", (*_MONTHS,), digit=True
+        "date",
+        rf"(?<!\w)(?i:{_MONTH})\.?\s+\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s+\d{{4}})?(?!\w)",
+        (),
+        _MONTH_WORDS,
+        digit=True,
     ),
     _Pattern(
         "date",
         rf"(?<!\w)\d{{1,2}}(?:\.|st|nd|rd|th)?\s+(?:of\s+|de\s+)?(?i:{_MONTH})(?:\s+(?:de\s+)?\d{{4}})?(?!\w)",
-        (*_MONTHS,),
+        (),
+        _MONTH_WORDS,
         digit=True,
     ),
     _Pattern("date", r"(?:\d{4}年)?\d{1,2}月(?:\d{1,2}日)?", ("月",), digit=True),
-    _Pattern("weekday", rf"(?<!\w)(?i:{_WEEKDAY})(?!\w)|[月火水木金土日]曜日?", (*_WEEKDAYS,)),
+    _Pattern("weekday", rf"(?<!\w)(?i:{_WEEKDAY})(?!\w)|[月火水木金土日]曜日?", (), _WEEKDAY_WORDS),
     _Pattern(
         "time",
         r"(?<![\w:])\d{1,2}:\d{2}(?::\d{2})?(?![\w:])|(?<!\w)\d{1,2}\s?(?:am|pm|Uhr)(?!\w)|\d{1,2}時(?:\d{1,2}分)?",
@@ -168,10 +162,12 @@ _PATTERNS: Final = (
     _Pattern(
         "money",
         rf"(?<![\w$])[$€£¥₽]\s?{_DIGITS}(?!\w)|(?<!\w){_DIGITS}\s?(?:[€£¥₽]|(?i:{_CURRENCY})(?!\w))",
-        (*_CURRENCIES,),
+        _CURRENCY_SIGNS,
         digit=True,
     ),
-    _Pattern("money", rf"(?<!\w)(?i:(?:{_WORDS})\s+{_CURRENCY})(?!\w)|(?:{_DIGITS}万?|{_KANJI})円", (*_CURRENCIES,)),
+    _Pattern(
+        "money", rf"(?<!\w)(?i:(?:{_WORDS})\s+{_CURRENCY})(?!\w)|(?:{_DIGITS}万?|{_KANJI})円", (), _CURRENCY_WORDS
+    ),
     _Pattern(
         "percent",
         rf"(?<!\w){_DIGITS}\s?(?:%|(?i:percent|prozent|процент\w{{0,3}}))",
@@ -196,10 +192,29 @@ _PATTERNS: Final = (
         (),
         digit=True,
     ),
-    _Pattern("units", *_settings(*_UNITS)),
-    _Pattern("length", *_settings(*_LENGTH)),
-    _Pattern("tone", *_settings(*_TONE)),
-    _Pattern("language", *_settings(*_LANGUAGE)),
+    _settings(
+        "units",
+        "metric imperial metrisch* imperial* angloamerikanisch* метрическ*",
+        "メートル法 ヤード・ポンド法 ヤードポンド法",
+    ),
+    _settings(
+        "length",
+        "terse brief concise short curt detailed verbose lengthy thorough knapp* kurz* ausführlich* detailliert* "
+        "кратк* подробн* bref brève détaillé* breve detallad*",
+        "簡潔 詳細 短く 詳しく",
+    ),
+    _settings(
+        "tone",
+        "formal informal casual playful warm friendly dry neutral serious polite humorous professional sachlich* "
+        "lockere* förmlich* freundlich* herzlich* verspielt* nüchtern* официальн* дружелюбн* строг* formel*",
+        "丁寧 敬語 くだけた 親しみ",
+    ),
+    _settings(
+        "language",
+        "english german french spanish russian japanese italian chinese deutsch* englisch* französisch* spanisch* "
+        "russisch* русск* английск* немецк* français anglais español inglés italienisch*",
+        "英語 日本語 ドイツ語 中国語",
+    ),
     _Pattern("name", r"[\u3400-\u9fff]{1,4}(?=さん|氏|様)", (*("さん", "氏", "様"),)),
 )
 _TITLE: Final = r"(?:Mr|Mrs|Ms|Dr|Prof|Herrn?|Frau|Mme|Sr|Sra)\.?"
@@ -239,10 +254,9 @@ def find_values(text: str, function_words: frozenset[str]) -> tuple[tuple[Value,
     rest = text
     low = text.casefold()
     has_digit = _DIGIT.search(text) is not None
+    gates = find_gates(text)
     for pattern in _PATTERNS:
-        if pattern.digit and not has_digit:
-            continue
-        if pattern.signs and not any(sign in low for sign in pattern.signs):
+        if not pattern.may_be_in(low, gates, has_digit=has_digit):
             continue
         matches = [m.span() for m in pattern.finditer(rest)]
         if matches:
