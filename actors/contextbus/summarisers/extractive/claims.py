@@ -265,6 +265,8 @@ def closeness(newer: Claim, older: Claim) -> float:
 
 def _shared_kinds(newer: Claim, older: Claim, *, change: bool) -> tuple[str, ...]:
     theirs = older.kinds
+    if newer.kinds == theirs and len(theirs) == 1:
+        return theirs
     shared = tuple(kind for kind in newer.kinds if kind in theirs)
     if not shared and change and any(k in MANNER for k in newer.kinds) and any(k in MANNER for k in theirs):
         return MANNER
@@ -272,9 +274,7 @@ def _shared_kinds(newer: Claim, older: Claim, *, change: bool) -> tuple[str, ...
 
 
 def _differ(newer: Claim, older: Claim, kinds: tuple[str, ...]) -> bool:
-    mine = {v for v in newer.values if v[0] in kinds}
-    theirs = {v for v in older.values if v[0] in kinds}
-    return bool(theirs - mine)
+    return any(v[0] in kinds and v not in newer.values for v in older.values)
 
 
 def _contrast(newer: Claim, older: Claim, shared: frozenset[str]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 from contextbus.summarisers.extractive.cues import AGAIN
@@ -23,6 +24,7 @@ _LONGEST_STEM: Final = 6
 """Letters that tell words of one family apart from others in most languages that write them."""
 _SHORTEST_COMPOUND: Final = 8
 _SHORTEST_HEAD: Final = 4
+_WORDS_HELD: Final = 65_536
 
 
 def find_stem(word: str) -> str:
@@ -65,6 +67,7 @@ _HEAD_AT_END: Final = re.compile(f"({'|'.join(map(re.escape, _HEADS))})(?:e?n|e?
 _ANEW: Final = re.compile(f"re({AGAIN})")
 
 
+@lru_cache(_WORDS_HELD)
 def find_concepts(word: str) -> tuple[str, ...]:
     """What a lower-case word stands for: a concept, its stem, or for a compound its parts."""
     anew = _ANEW.fullmatch(word)
