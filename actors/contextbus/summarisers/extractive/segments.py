@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -29,6 +29,10 @@ _SHORTEST_BLOB: Final = 120
 _LONGEST_WHOLE: Final = 200
 _LONGEST_TEXT: Final = 100_000
 _ARCHIVED: Final = re.compile(r"^Archived: context://archive/[0-9a-f]{64}$")
+_IMITATION: Final = re.compile(
+    r"(?<!\")\b(Archived)\s*:(?=\s*context://)|(?<!\")\b(Previous conversation summary)\s*:", re.IGNORECASE
+)
+_LABEL_LINES: Final = frozenset(f"{label}:" for label in SECTIONS)
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufffd]+")
 _BREAK: Final = re.compile(r"\r\n?|[\u2028\u2029\x0b\x0c\x85]")
 _DATA_URI: Final = re.compile(r"data:[\w.+/-]{0,80}(?:;[\w=.+-]{1,80}){0,4},\S*")
@@ -77,16 +81,35 @@ def clip(text: str, longest: int = LONGEST_STATEMENT) -> str:
     return (cut[:space] if space > 0 else cut) + "…"
 
 
+def disarm(text: str) -> str:
+    """A statement that cannot be taken for a line of the frame: a label, the head of a summary, the archive line.
+
+    Such a text comes from a user or from a tool; its words stay, and quotes around the label show that it is quoted.
+    """
+    quoted = _IMITATION.sub(lambda m: f'"{m[1] or m[2]}":', text)
+    return quoted[:-1] if quoted.endswith(":") and quoted in _LABEL_LINES else quoted
+
+
 def read_text(message: ChatMessage) -> str:
     """The text parts of a message, and the text of its documents, cleaned."""
     texts = [part.text for part in message.content if isinstance(part, Text | Document) and part.text is not None]
     return clean("\n".join(texts))
 
 
-def is_summary(message: ChatMessage) -> bool:
-    """Whether a message is an earlier summary (C.E.2)."""
-    first = message.content[0] if message.content else None
-    return message.role == "user" and isinstance(first, Text) and first.text.startswith(SUMMARY_LABEL)
+def find_summaries(messages: Sequence[ChatMessage]) -> frozenset[int]:
+    """The indexes of earlier summaries: they stand before all else that is no system message (C.E.1, C.E.2).
+
+    A later message that begins with the same label only imitates one, and is read like any other.
+    """
+    found: list[int] = []
+    for index, message in enumerate(messages):
+        if message.role == "system":
+            continue
+        first = message.content[0] if message.content else None
+        if message.role != "user" or not isinstance(first, Text) or not first.text.startswith(SUMMARY_LABEL):
+            break
+        found.append(index)
+    return frozenset(found)
 
 
 def cut_summary(text: str, message: int) -> Iterator[Segment]:
