@@ -40,15 +40,14 @@ def find_stem(word: str) -> str:
 
 
 ATTRIBUTES: Final = (
-    "cost price fee spend expense kosten preis ausgabe prix coût dépense precio coste costo gasto цена стоимость расход "
-    "費用 価格",
+    "cost price fee spend expense kosten preis prix coût dépense precio coste gasto цена стоимость расход 費用 価格",
     "limit maximum minimum cap grenze obergrenze höchstgrenze limite tope máximo mínimo лимит предел 上限 限度",
     "date deadline day termin datum frist échéance fecha plazo дата срок 期限 日付 締切",
     "name title called bezeichnung heißt titel nom titre nombre título название имя 名前 名称",
     "time clock hour timestamp timezone zeit uhrzeit stunde zeitzone heure horaire hora horario время час 時刻 時間",
     "version ausgabe версия バージョン",
     "address location place adresse ort lieu dirección lugar адрес место 住所 場所",
-    "number count amount quantity total anzahl menge zahl nombre quantité número cantidad число количество 数 件数 人数",
+    "number count amount total anzahl menge zahl nombre quantité número cantidad число количество 数 件数 人数",
     "code password pin key kennwort passwort schlüssel clé clave contraseña код пароль ключ 暗証番号 パスワード",
 )
 

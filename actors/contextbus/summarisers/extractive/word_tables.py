@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Final
 
 UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
@@ -17,7 +18,7 @@ _WORDS_HELD: Final = 65_536
 
 _firsts: Final[dict[str, int]] = {}
 _prefixes: Final[dict[str, dict[str, int]]] = {}
-_gates = 0
+_gates: Final = count()
 
 
 class WordGate:
@@ -27,9 +28,7 @@ class WordGate:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        global _gates  # each gate has a bit of its own
-        self.bit: Final = 1 << _gates
-        _gates += 1
+        self.bit: Final = 1 << next(_gates)
         for word in words:
             first = _TOKEN.findall(word.casefold())[0]
             if word.casefold() == f"{first}*":
