@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.cues import CHANGE, HEDGE, LIMIT, TELLING, TOLD_AS
+from contextbus.summarisers.extractive.changes import CHANGE, HEDGE, LIMIT, TELLING, TOLD_AS
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS, LABELS
 from contextbus.summarisers.extractive.stems import find_concepts, is_attribute
 from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from contextbus.summarisers.extractive.changes import HEDGE
 from contextbus.summarisers.extractive.claims import (
     Claim,
     closeness,
@@ -22,7 +23,6 @@ from contextbus.summarisers.extractive.cues import (
     CONDITIONS,
     DECISION,
     GOAL,
-    HEDGE,
     OPEN,
     SELF,
     WISH,
@@ -33,7 +33,7 @@ from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import Section, Segment
 from contextbus.summarisers.extractive.stems import is_attribute
 from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values
-from contextbus.summarisers.extractive.word_tables import UNSPACED
+from contextbus.summarisers.extractive.word_tables import UNSPACED, WordGate, find_gates
 
 _CLAUSE: Final = re.compile(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、")
 _JOINING: Final = re.compile(r"[\s,;]+(?:and|und|et|y|и)$")
@@ -44,6 +44,29 @@ _OFF: Final = re.compile(
     r"[\s,(（]*(?<!\w)(?:from|instead of|rather than|not|formerly|previously|was|von|vom|statt|anstelle von|bisher|с|со"
     r"|вместо|не|de|au lieu de|en vez de)\s+(?:(?:the|dem|den)\s+)?$",
     re.IGNORECASE,
+)
+_OFF_GATE: Final = WordGate(
+    [
+        "from",
+        "instead",
+        "rather",
+        "not",
+        "formerly",
+        "previously",
+        "was",
+        "von",
+        "vom",
+        "statt",
+        "anstelle",
+        "bisher",
+        "с",
+        "со",
+        "вместо",
+        "не",
+        "de",
+        "au",
+        "en",
+    ]
 )
 _LONGEST_OFF: Final = 40
 _JOINTS_OF_A_RECORD: Final = 2
@@ -269,8 +292,9 @@ class _Ledger:
 
     def _take_over(self, fact: Fact, gone: dict[int, Claim], stale: Sequence[tuple[str, str]]) -> Fact:
         text, score, section = fact.text, fact.score, fact.section
+        given_up = _find_given_up(fact)
         for kind, value in stale:
-            over = next((v for v in _find_given_up(fact) if (v.kind, v.text) == (kind, value)), None)
+            over = next((v for v in given_up if (v.kind, v.text) == (kind, value)), None)
             if over is not None and text == fact.text:
                 text = text.removesuffix(fact.said) + _cut_off(fact.said, over)
             if kind in EXACT or kind in {"date", "money", "name"}:
@@ -304,6 +328,8 @@ def _names(fact: Fact) -> frozenset[str]:
 def _find_given_up(fact: Fact) -> tuple[Value, ...]:
     """The values that a fact itself says are over: the first of "from 3 May to 9 May"."""
     said = fact.said
+    if not fact.values or not find_gates(said) & _OFF_GATE.bit:
+        return ()
     return tuple(
         v
         for v in fact.values

@@ -9,7 +9,8 @@ from typing import Final, Literal
 import msgspec
 
 from contextbus.core.media import strip_data_uris
-from contextbus.summarisers.extractive.cues import CHANGE, COURTESY
+from contextbus.summarisers.extractive.changes import CHANGE
+from contextbus.summarisers.extractive.cues import COURTESY
 from contextbus.summarisers.extractive.function_words import LABELS
 from contextbus_protocol.chat import ChatMessage, Document, Text
 from contextbus_protocol.digests import clean_text
@@ -134,7 +135,7 @@ def cut_summary(text: str, message: int) -> Iterator[Segment]:
 
 def cut_text(text: str, speaker: Speaker, message: int) -> Iterator[Segment]:
     """The statements of a text: its short lines as they are, its long ones by sentence.  Code in fences is left out."""
-    for line in _join_lists(_FENCED.sub("", text)):
+    for line in _join_lists(_FENCED.sub("", text) if "```" in text else text):
         stripped = _drop_heading(line) if line.endswith((":", "：")) else line
         whole = len(stripped) <= _LONGEST_WHOLE and not any(sign in stripped for sign in "?？؟")
         for piece in (stripped,) if whole else _SENTENCE_END.split(stripped):

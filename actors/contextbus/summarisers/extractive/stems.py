@@ -11,7 +11,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
-from contextbus.summarisers.extractive.cues import AGAIN
+from contextbus.summarisers.extractive.changes import AGAIN
 
 _CYRILLIC: Final = re.compile(r"[\u0400-\u04ff]")
 _CYRILLIC_ENDING: Final = re.compile(

@@ -58,10 +58,11 @@ def extract_summary(
     segments: list[Segment] = []
     references: dict[str, int] = {}
     summaries = find_summaries(messages)
+    texts: dict[int, str] = {}
     for index, message in enumerate(messages):
         if message.role not in {"user", "assistant"}:
             continue
-        text = read_text(message)
+        text = texts[index] = read_text(message)
         if index in summaries:
             for segment in cut_summary(text, index):
                 if segment.section == "References":
@@ -70,7 +71,7 @@ def extract_summary(
                     segments.append(segment)
         else:
             segments += cut_text(text, "user" if message.role == "user" else "assistant", index)
-    facts, retired = collect_facts(segments, _find_turns(messages, summaries))
+    facts, retired = collect_facts(segments, _find_turns(messages, texts, summaries))
     work = read_tool_work(messages)
     lines = [Line(f.section, disarm(f.text), f.score, n) for n, f in enumerate(facts)]
     lines += _tool_lines(work, len(lines))
@@ -79,12 +80,8 @@ def extract_summary(
     return pack(lines, names[-_MOST_REFERENCES:], max_tokens, count)
 
 
-def _find_turns(messages: Sequence[ChatMessage], summaries: frozenset[int]) -> Turns:
-    spoken = [
-        (index, message.role)
-        for index, message in enumerate(messages)
-        if message.role in {"user", "assistant"} and index not in summaries and read_text(message).strip()
-    ]
+def _find_turns(messages: Sequence[ChatMessage], texts: dict[int, str], summaries: frozenset[int]) -> Turns:
+    spoken = [(n, messages[n].role) for n, text in texts.items() if n not in summaries and text.strip()]
     users = [index for index, role in spoken if role == "user"]
     assistants = [index for index, role in spoken if role == "assistant"]
     return Turns(

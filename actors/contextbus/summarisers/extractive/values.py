@@ -61,8 +61,8 @@ _WEEKDAY_WORDS: Final = (
 )
 _ZONE_WORDS: Final = (
     "utc gmt cet cest est edt cst cdt mst mdt pst pdt mez mesz jst msk bst europe america asia africa australia "
-    "pacific atlantic indian etc eastern central mountain greenwich mitteleuropäische* osteuropäische* westeuropäische* "
-    "koordinierte* московскому гринвичу* всемирному"
+    "pacific atlantic indian etc eastern central mountain greenwich mitteleuropäische* osteuropäische* "
+    "westeuropäische* koordinierte* московскому гринвичу* всемирному"
 )
 
 
