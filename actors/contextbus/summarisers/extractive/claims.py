@@ -239,7 +239,7 @@ def _is_said_again(newer: Claim, older: Claim, shared: frozenset[str]) -> bool:
     for wider, narrower in ((newer, older), (older, newer)):
         left = narrower.topic - wider.topic
         # of an order to keep something up to a limit, the same limit of the same thing may come with another verb
-        if left and (not narrower.limit or narrower.limit != wider.limit or left != {narrower.order}):
+        if left and (not narrower.limit or narrower.limit != wider.limit or left != frozenset((narrower.order,))):
             continue
         if not any(near not in shared for word, all_near in wider.beside if word in shared for near in all_near):
             return True
