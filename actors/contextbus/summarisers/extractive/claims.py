@@ -34,7 +34,7 @@ _NAMING: Final = (*EXACT, "number")
 _STATE: Final = "state"
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """What one clause says: its values by kind, the concepts it is about, and their neighbours.
 
     ``core`` are the concepts of the part between commas that holds the values.  ``told`` says that an identifier or
@@ -87,9 +87,9 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
             core = _find_core(rest, start, end, held, topic)
             order, limit = _find_order(rest, start), _find_limit(rest, start, held)
             claims.append(Claim(inside, topic, beside, start, end, core, _is_told(rest, start, held), order, limit))
-        assigned = _read_assignment(text[start:end], start, end)
-        if assigned is not None and (not inside or inside[0][0] == "number"):
-            claims.append(assigned)
+        if not inside or inside[0][0] == "number":
+            assigned = _read_assignment(text[start:end], start, end)
+            claims += () if assigned is None else (assigned,)
         start = end
     return tuple(claims), values
 
@@ -198,7 +198,7 @@ def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[t
     how sure the later one is that something changed (``change``), on whether the kind is a setting, and on whether the
     later one names the earlier value as one that is over (``given_up``).
     """
-    if any(value in given_up for value in older.values):
+    if given_up and any(value in given_up for value in older.values):
         shared = newer.topic & older.topic
         return bool(shared) and not _contrast(newer, older, shared)
     kinds = _shared_kinds(newer, older, change=change)

@@ -72,7 +72,7 @@ _LONGEST_OFF: Final = 40
 _JOINTS_OF_A_RECORD: Final = 2
 
 
-class Fact(msgspec.Struct, frozen=True):
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """One statement of a range: its line, its class, how much it matters, and what it claims.
 
     ``message`` is the index of its message; ``carried`` says that an earlier summary had it.
@@ -251,9 +251,9 @@ class _Ledger:
             found = [
                 (number, old)
                 for number in self._near(claim)
-                for old in self._claims(number)
                 if self._may_replace(fact, self._facts[number], change=change)
-                and replaces(claim, old, change=change, given_up=given_up)
+                for old in self._claims(number)
+                if replaces(claim, old, change=change, given_up=given_up)
             ]
             if not found:
                 continue

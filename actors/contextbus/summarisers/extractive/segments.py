@@ -48,7 +48,7 @@ _TWO_LETTERS: Final = re.compile(r"[^\W_].*?[^\W_]", re.DOTALL)
 _CAPITAL_LABEL: Final = re.compile(r"^((?:[^\W\d_]{1,24}[ -]?){1,3})[:：]\s*(?=\S)")
 
 
-class Segment(msgspec.Struct, frozen=True):
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """A line or sentence.
 
     ``message`` is the index of its message, ``marked`` says that the writer put a label such as "NOTE:" before it, and

@@ -234,7 +234,7 @@ MANNER: Final = ("length", "tone")
 """Settings of how answers are worded."""
 
 
-class Value(msgspec.Struct, frozen=True):
+class Value(msgspec.Struct, frozen=True, gc=False):
     """One value: its kind, its text in lower case with single spaces, and where it stands."""
 
     kind: str
