@@ -1,4 +1,4 @@
-"""A second set of probes: sessions made by chance from other words than any public kit's, in three languages.
+"""A second set of probes: sessions made by chance from other words than any public kit's, in several languages.
 
 They ask what the kit asks: do standing statements survive five rounds, does the latest value win, is no value left that
 was given up, are look-alikes kept apart, is the budget kept.
@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
+from tests.summarisers.held_out_texts import HELD_OUT
 from tests.summarisers.probe_texts import LANGUAGES, Language
+from tests.summarisers.unseen_texts import FRENCH
 
 from contextbus.summarisers.extractive import extract_summary
 from contextbus_protocol.chat import ChatMessage, assistant, user
@@ -165,7 +167,9 @@ def measure(language: Language, budget: float, summarise: Summarise = extract_su
 
 def measure_all(summarise: Summarise = extract_summary) -> tuple[Row, ...]:
     """The whole table: every language at every budget."""
-    return tuple(measure(language, budget, summarise) for language in LANGUAGES for budget in BUDGETS)
+    return tuple(
+        measure(language, budget, summarise) for language in (*LANGUAGES, *HELD_OUT, FRENCH) for budget in BUDGETS
+    )
 
 
 def count_session(session: Session) -> int:

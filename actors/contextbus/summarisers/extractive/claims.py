@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.cues import CHANGE, HEDGE
+from contextbus.summarisers.extractive.changes import CHANGE, HEDGE, LIMIT, TELLING, TOLD_AS
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS, LABELS
-from contextbus.summarisers.extractive.thesaurus import find_concepts, is_attribute
+from contextbus.summarisers.extractive.stems import find_concepts, is_attribute
 from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values
 
 _CLAUSE_END: Final = re.compile(r"[;；。！？]|[.!?](?=\s|$)")
 _WORD: Final = re.compile(
     r"[\u3400-\u9fff々]+|[\u30a0-\u30ff]{2,}|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W\d_])+|[^\s\w]|[\x01\u3040-\u309f]+|\d+"
 )
-_STANDBY: Final = re.compile(r"(?<!\w)on[- ]call(?!\w)", re.IGNORECASE)
+_ORDER: Final = re.compile(
+    r"\s*([^\W\d_]{3,30})\s+(?:the|a|an|der|die|das|den|le|la|les|l['’]|el|los|las|un|una)(?!\w)", re.IGNORECASE
+)
+_LONGEST_LIMIT: Final = 24
+_PART_END: Final = re.compile(r"[,，、](?=\s|$)|[:：](?=\s|$)|\s[–—]\s")
 _ASSIGNMENT: Final = re.compile(
     r"^\s*(.{2,50}?)\s*(=|[:：]|(?<!\w)(?:is|are|ist|sind|lautet|heißt)(?!\w)|は)\s*(\w.{0,50}?)\s*[.。]?\s*$"
 )
@@ -25,27 +30,42 @@ _LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 _OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
 _LONGEST_UNTYPED: Final = 6
 _SEVERAL: Final = 2
+_NAMING: Final = (*EXACT, "number")
 _STATE: Final = "state"
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """What one clause says: its values by kind, the concepts it is about, and their neighbours."""
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """What one clause says: its values by kind, the concepts it is about, and their neighbours.
+
+    ``core`` are the concepts of the part between commas that holds the values.  ``told`` says that an identifier or
+    number is what is told of a thing ("the code is K-7"), not the thing itself ("K-7 is broken").
+    ``order`` is the concept of a verb that begins the clause, ``limit`` the word before the value that makes it a limit
+    ("until"); both are empty where there is none.
+    """
 
     values: tuple[tuple[str, str], ...]
     topic: frozenset[str]
     beside: tuple[tuple[str, tuple[str, ...]], ...]
     start: int
     end: int
+    core: frozenset[str] = frozenset()
+    told: bool = False
+    order: str = ""
+    limit: str = ""
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of its values, each once, in order."""
-        return tuple(dict.fromkeys(kind for kind, _ in self.values))
+    kinds: tuple[str, ...] = ()
+    named: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Note the kinds of the values, each once, and those that are identifiers or numbers."""
+        # the struct is not handed out before this is done
+        msgspec.structs.force_setattr(self, "kinds", tuple(dict.fromkeys(kind for kind, _ in self.values)))
+        msgspec.structs.force_setattr(self, "named", tuple(v for v in self.values if v[0] in _NAMING))
 
 
 def is_change(text: str) -> bool:
     """Whether a sentence says that something is other than it was."""
-    return CHANGE.search(text) is not None and HEDGE.search(text) is None
+    return CHANGE.is_in(text) and not HEDGE.is_in(text)
 
 
 def count_content_words(text: str) -> int:
@@ -60,16 +80,58 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
     start = 0
     ends = [m.end() for m in _CLAUSE_END.finditer(rest)]
     for end in dict.fromkeys((*ends, len(rest))):
-        inside = tuple((v.kind, v.text) for v in values if start <= v.start < end)
-        clause = rest[start:end]
+        held = tuple(v for v in values if start <= v.start < end)
+        inside = tuple((v.kind, v.text) for v in held)
         if inside:
-            topic, beside = _find_topic(clause)
-            claims.append(Claim(inside, topic, beside, start, end))
-        assigned = _read_assignment(text[start:end], start, end)
-        if assigned is not None and (not inside or inside[0][0] == "number"):
-            claims.append(assigned)
+            topic, beside = _find_topic(rest[start:end])
+            core = _find_core(rest, start, end, held, topic)
+            order, limit = _find_order(rest, start), _find_limit(rest, start, held)
+            claims.append(Claim(inside, topic, beside, start, end, core, _is_told(rest, start, held), order, limit))
+        if not inside or inside[0][0] == "number":
+            assigned = _read_assignment(text[start:end], start, end)
+            claims += () if assigned is None else (assigned,)
         start = end
     return tuple(claims), values
+
+
+def _find_core(rest: str, start: int, end: int, held: Sequence[Value], topic: frozenset[str]) -> frozenset[str]:
+    """The concepts of the parts of a clause, between commas, that hold its values."""
+    cuts = [start, *(m.end() for m in _PART_END.finditer(rest, start, end)), end]
+    if len(cuts) == _SEVERAL:
+        return topic
+    core: frozenset[str] = frozenset()
+    before: frozenset[str] = frozenset()
+    for a, b in pairwise(cuts):
+        about = _find_topic(rest[a:b])[0]
+        if any(a <= v.start < b for v in held):
+            # a part that is nothing but values belongs to the one before: "Passengers: Omar Davis"
+            core |= about or before
+        before = about
+    return core
+
+
+def _find_order(rest: str, start: int) -> str:
+    """The concept of a first word with an article behind it: "Water the plants" begins with a verb."""
+    first = _ORDER.match(rest, start)
+    concepts = find_concepts(first[1].lower()) if first is not None else ()
+    return concepts[0] if len(concepts) == 1 else ""
+
+
+def _find_limit(rest: str, start: int, held: Sequence[Value]) -> str:
+    """The word that makes the one value of a clause a limit."""
+    if len(held) != 1:
+        return ""
+    before = LIMIT.search(rest, max(start, held[0].start - _LONGEST_LIMIT), held[0].start)
+    return "" if before is None else before[1].lower()
+
+
+def _is_told(rest: str, start: int, held: Sequence[Value]) -> bool:
+    """Whether each identifier or number of a clause is told of something: "the code is K-7", "use K-7 as the code"."""
+    named = [v for v in held if v.kind in _NAMING]
+    return len(named) > 0 and all(
+        TELLING.pattern.search(rest, start, v.start) is not None or TOLD_AS.match(rest, v.end) is not None
+        for v in named
+    )
 
 
 def _read_assignment(clause: str, start: int, end: int) -> Claim | None:
@@ -95,7 +157,7 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     """
     row: list[str | None] = []
     joined: list[bool] = []
-    for match in _WORD.finditer(_STANDBY.sub("oncall", clause)):
+    for match in _WORD.finditer(clause):
         word = match[0].lower()
         if word in {"-", "‐"}:
             continue
@@ -136,39 +198,63 @@ def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[t
     how sure the later one is that something changed (``change``), on whether the kind is a setting, and on whether the
     later one names the earlier value as one that is over (``given_up``).
     """
-    if any(value in given_up for value in older.values):
+    if given_up and any(value in given_up for value in older.values):
         shared = newer.topic & older.topic
         return bool(shared) and not _contrast(newer, older, shared)
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
         return False
+    if not _same_subject(newer, older, kinds, change=change):
+        return False
     shared = newer.topic & older.topic
     if not shared or _contrast(newer, older, shared):
-        return False
-    if not _same_subject(newer, older, kinds, change=change):
         return False
     if newer.topic == older.topic:
         return change or _STATE + "?" not in kinds
     if kinds[0].startswith(_STATE):
         return False
+    if _is_said_again(newer, older, shared):
+        return True
     within = newer.topic <= older.topic or older.topic <= newer.topic
     if within and (change or kinds[0] in SETTINGS):
         return True
-    if not change:
-        return kinds[0] in SETTINGS and len(shared) > 1 and any(not is_attribute(c) for c in shared)
     if all(is_attribute(c) for c in shared):
         return False
-    return len(shared) * 5 >= len(newer.topic | older.topic)
+    if not change:
+        return kinds[0] in SETTINGS
+    # the name of a property, given only on one side, says nothing against the same thing
+    return len(shared) * 5 >= sum(1 for c in newer.topic | older.topic if c in shared or not is_attribute(c))
+
+
+def _is_said_again(newer: Claim, older: Claim, shared: frozenset[str]) -> bool:
+    """Whether one of two claims says all that the other is about and adds words only in another part of the sentence.
+
+    "Six cousins joined, so the party is for 40 guests" says again what "The party is for 30 guests" is about, while a
+    word directly before a shared one narrows it: "the back door code" is not "the door code".
+    """
+    if newer.core == older.topic or newer.topic == older.core:
+        return True
+    if len(shared) < _SEVERAL:
+        return False
+    for wider, narrower in ((newer, older), (older, newer)):
+        left = narrower.topic - wider.topic
+        # of an order to keep something up to a limit, the same limit of the same thing may come with another verb
+        if left and (not narrower.limit or narrower.limit != wider.limit or left != frozenset((narrower.order,))):
+            continue
+        if not any(near not in shared for word, all_near in wider.beside if word in shared for near in all_near):
+            return True
+    return False
 
 
 def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change: bool) -> bool:
     """Whether identifiers leave two claims about the same: "A-1 failed" and "A-2 failed" are about two things."""
-    mine = [v for v in newer.values if v[0] in EXACT or v[0] == "number"]
-    theirs = [v for v in older.values if v[0] in EXACT or v[0] == "number"]
+    mine, theirs = newer.named, older.named
     if kinds[0].startswith(_STATE) or any(v in theirs for v in mine):
         return True
     if change:
         return len(mine) < _SEVERAL or len(theirs) < _SEVERAL
+    if len(mine) == 1 and len(theirs) == 1:
+        return newer.told and older.told
     return not mine and not theirs
 
 
@@ -179,6 +265,8 @@ def closeness(newer: Claim, older: Claim) -> float:
 
 def _shared_kinds(newer: Claim, older: Claim, *, change: bool) -> tuple[str, ...]:
     theirs = older.kinds
+    if newer.kinds == theirs and len(theirs) == 1:
+        return theirs
     shared = tuple(kind for kind in newer.kinds if kind in theirs)
     if not shared and change and any(k in MANNER for k in newer.kinds) and any(k in MANNER for k in theirs):
         return MANNER
@@ -186,9 +274,7 @@ def _shared_kinds(newer: Claim, older: Claim, *, change: bool) -> tuple[str, ...
 
 
 def _differ(newer: Claim, older: Claim, kinds: tuple[str, ...]) -> bool:
-    mine = {v for v in newer.values if v[0] in kinds}
-    theirs = {v for v in older.values if v[0] in kinds}
-    return bool(theirs - mine)
+    return any(v[0] in kinds and v not in newer.values for v in older.values)
 
 
 def _contrast(newer: Claim, older: Claim, shared: frozenset[str]) -> bool:

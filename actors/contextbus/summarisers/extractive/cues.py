@@ -7,31 +7,14 @@ listed still work: their sentences are weighed by what else they hold (values, n
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
-UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
-"""Chinese and Japanese write no spaces, so a word of theirs is found anywhere."""
-
-
-def _compile(*languages: Sequence[str]) -> re.Pattern[str]:
-    spaced: list[str] = []
-    unspaced: list[str] = []
-    for words in languages:
-        for word in words:
-            pattern = re.escape(word.rstrip("*")).replace(r"\ ", r"\s+").replace("'", "['’]")
-            if UNSPACED.search(word):
-                unspaced.append(pattern)
-            else:
-                spaced.append(pattern + (r"\w*" if word.endswith("*") else ""))
-    parts = [rf"(?<![\w-])(?:{'|'.join(spaced)})(?![\w-])", *unspaced]
-    return re.compile("|".join(parts), re.IGNORECASE)
-
+from contextbus.summarisers.extractive.word_tables import WordTable
 
 CONDITIONS: Final = ("If ", "When ", "No ", "Wenn ", "Falls ", "Sobald ", "Если ", "Когда ", "Si ", "Cuando ", "Quand ")
 """How a sentence begins that says what to do in some case, or what there must not be."""
 
-DUTY: Final = _compile(
+DUTY: Final = WordTable(
     (
         *("must", "must not", "mustn't", "never", "always", "may not", "shall", "shall not"),
         *("have to", "has to", "required", "requires", "forbidden", "prohibited", "not allowed", "not permitted"),
@@ -78,10 +61,10 @@ _ORDER_NOT: Final = re.compile(r"(?<!\bi )(?<!\bwe )(?<!\byou )(?<!\bthey )\b(?:
 
 def is_duty(text: str) -> bool:
     """Whether a text says what must or must not be; "I don't know" does not."""
-    return DUTY.search(text) is not None or _ORDER_NOT.search(text) is not None
+    return DUTY.is_in(text) or _ORDER_NOT.search(text) is not None
 
 
-CARE: Final = _compile(
+CARE: Final = WordTable(
     (
         *("should", "should not", "only", "avoid", "make sure", "ensure", "unless", "until", "before", "without"),
         *(
@@ -150,7 +133,7 @@ CARE: Final = _compile(
 )
 """Care and condition: weaker signs of a rule."""
 
-WISH: Final = _compile(
+WISH: Final = WordTable(
     (
         "want",
         "wants",
@@ -172,91 +155,7 @@ WISH: Final = _compile(
 )
 """Wish and preference."""
 
-CHANGE: Final = _compile(
-    (
-        *("now", "from now on", "new", "changed", "changes", "moved", "moves", "update", "updated", "no longer"),
-        *("instead", "switched", "replaced", "replaces", "rather", "henceforth", "going forward", "as of", "rotated"),
-        *("rotation", "renamed", "raised", "lowered", "increased", "reduced", "postponed", "extended", "correction"),
-        *("corrected", "previous", "actually", "rebased", "migrated", "took over", "takes over", "scratch that"),
-        *("revised", "shifted", "pushed back", "brought forward", "anymore", "former", "formerly", "void", "obsolete"),
-        *(
-            "superseded",
-            "outdated",
-            "withdrawn",
-            "went up",
-            "goes up",
-            "went down",
-            "rises",
-            "rose",
-            "fell",
-            "drops to",
-        ),
-    ),
-    (
-        *("jetzt", "nun", "ab sofort", "neu", "neue", "neuer", "neues", "neuen", "geändert", "ändert", "verschoben"),
-        *(
-            "aktualisiert",
-            "nicht mehr",
-            "künftig",
-            "gewechselt",
-            "ersetzt",
-            "umbenannt",
-            "erhöht",
-            "gesenkt",
-            "nunmehr",
-        ),
-        *(
-            "verlängert",
-            "korrigiert",
-            "Korrektur",
-            "von nun an",
-            "umgezogen",
-            "übernimmt",
-            "lieber",
-            "doch",
-            "inzwischen",
-        ),
-        *(
-            "Änderung",
-            "heißt jetzt",
-            "statt dessen",
-            "stattdessen",
-            "verlegt",
-            "angehoben",
-            "umgestellt",
-            "bisherig*",
-            "ehemalig*",
-            "ungültig*",
-            "überholt",
-        ),
-        *("steigt", "stieg", "sinkt", "sank", "klettert"),
-    ),
-    ("maintenant", "désormais", "nouveau", "nouvelle", "changé", "déplacé*", "modifié*", "plutôt", "ne plus"),
-    ("ahora", "nuevo", "nueva", "cambi*", "a partir de ahora", "ya no", "actualizad*", "movid*"),
-    (
-        *("теперь", "отныне", "новый", "новая", "новое", "новые", "изменил*", "изменен*", "изменён*", "перенес*"),
-        *("перенос*", "обновлен*", "больше не", "вместо", "переименован*", "заменен*", "повышен*", "увеличен*"),
-        *("лучше", "переехал*", "сменил*", "прежн*", "недействительн*", "вырос*", "снизил*", "подорожал*"),
-    ),
-    (
-        "今後",
-        "これから",
-        "新しい",
-        "変更",
-        "現在は",
-        "更新",
-        "に変わ",
-        "移動し",
-        "延期",
-        "今は",
-        "引き上げ",
-        "改めて",
-        "代わ",
-    ),
-)
-"""Change: what follows takes the place of what was said before."""
-
-DECISION: Final = _compile(
+DECISION: Final = WordTable(
     (
         *(
             "decided",
@@ -283,7 +182,7 @@ DECISION: Final = _compile(
 )
 """Decisions and finished work."""
 
-GOAL: Final = _compile(
+GOAL: Final = WordTable(
     (
         *("goal", "objective", "aim", "task", "next step", "next up", "we are working on", "working on", "plan to"),
         *("i want to", "i need to", "i'd like to", "i would like to", "i need help", "help me", "can you", "could you"),
@@ -309,7 +208,7 @@ GOAL: Final = _compile(
 )
 """Goals, requests and the next step."""
 
-OPEN: Final = _compile(
+OPEN: Final = WordTable(
     (
         *("open question", "to be decided", "tbd", "undecided", "unclear", "pending", "waiting for", "awaiting"),
         *("not yet decided", "still open", "remains open", "unresolved", "to be confirmed"),
@@ -322,7 +221,7 @@ OPEN: Final = _compile(
 )
 """Questions that nobody has answered yet."""
 
-FAILURE: Final = _compile(
+FAILURE: Final = WordTable(
     (
         *("error", "errors", "failed", "fails", "failing", "failure", "exception", "traceback", "denied", "timed out"),
         *("timeout", "not found", "crash*", "broken", "refused", "unable to", "could not", "couldn't", "rejected"),
@@ -354,20 +253,10 @@ _NO_FAILURE: Final = re.compile(
 
 def is_failure(text: str) -> bool:
     """Whether a text tells of a failure; "no errors" does not."""
-    return FAILURE.search(text) is not None and FAILURE.search(_NO_FAILURE.sub(" ", text)) is not None
+    return FAILURE.is_in(text) and FAILURE.is_in(_NO_FAILURE.sub(" ", text))
 
 
-HEDGE: Final = _compile(
-    ("maybe", "perhaps", "might", "could", "what if", "possibly", "suppose", "for example", "e.g."),
-    ("vielleicht", "könnte*", "eventuell", "möglicherweise", "zum Beispiel", "z.B.", "angenommen", "wäre*"),
-    ("peut-être", "pourrait", "par exemple"),
-    ("quizás", "podría", "por ejemplo"),
-    ("может быть", "возможно", "например", "мог бы"),
-    ("かもしれ", "たとえば", "例えば", "もし"),
-)
-"""Doubt and supposition: nothing is decided, so no earlier value is given up."""
-
-SELF: Final = _compile(
+SELF: Final = WordTable(
     ("i", "i'm", "i'd", "i'll", "i've", "my", "me", "you", "your", "mine"),
     ("ich", "mich", "mir", "mein*", "du", "dich", "dein*"),
     ("je", "j'ai", "mon", "ma", "mes", "vous", "votre"),

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from contextbus.summarisers.extractive.changes import HEDGE
 from contextbus.summarisers.extractive.claims import (
     Claim,
     closeness,
@@ -22,18 +23,17 @@ from contextbus.summarisers.extractive.cues import (
     CONDITIONS,
     DECISION,
     GOAL,
-    HEDGE,
     OPEN,
     SELF,
-    UNSPACED,
     WISH,
     is_duty,
     is_failure,
 )
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import Section, Segment
-from contextbus.summarisers.extractive.thesaurus import is_attribute
+from contextbus.summarisers.extractive.stems import is_attribute
 from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values
+from contextbus.summarisers.extractive.word_tables import UNSPACED, WordGate, find_gates
 
 _CLAUSE: Final = re.compile(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、")
 _JOINING: Final = re.compile(r"[\s,;]+(?:and|und|et|y|и)$")
@@ -45,10 +45,34 @@ _OFF: Final = re.compile(
     r"|вместо|не|de|au lieu de|en vez de)\s+(?:(?:the|dem|den)\s+)?$",
     re.IGNORECASE,
 )
+_OFF_GATE: Final = WordGate(
+    [
+        "from",
+        "instead",
+        "rather",
+        "not",
+        "formerly",
+        "previously",
+        "was",
+        "von",
+        "vom",
+        "statt",
+        "anstelle",
+        "bisher",
+        "с",
+        "со",
+        "вместо",
+        "не",
+        "de",
+        "au",
+        "en",
+    ]
+)
 _LONGEST_OFF: Final = 40
+_JOINTS_OF_A_RECORD: Final = 2
 
 
-class Fact(msgspec.Struct, frozen=True):
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """One statement of a range: its line, its class, how much it matters, and what it claims.
 
     ``message`` is the index of its message; ``carried`` says that an earlier summary had it.
@@ -110,7 +134,7 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
     if segment.section is None and not segment.marked and _is_empty(segment, section, said, has_values=bool(values)):
         return None
     score = _score(segment, section, said, values, turns)
-    if segment.section is None and (is_question or SELF.search(said)) and segment.speaker != "summary":
+    if segment.section is None and (is_question or SELF.is_in(said)) and segment.speaker != "summary":
         text = f"{segment.speaker}: {said}"
     carried = segment.section is not None
     return Fact(text, section, score, segment.message, segment.speaker, claims, values, carried)
@@ -149,19 +173,19 @@ _ASSISTANT_SHARE: Final[dict[Section, float]] = {"Decisions": 0.8, "Open": 1, "V
 def _classify(segment: Segment, *, is_question: bool, turns: Turns) -> Section | None:
     text, person = segment.text, segment.speaker != "assistant"
     if is_question:
-        if person and GOAL.search(text):
+        if person and GOAL.is_in(text):
             return "Goal"
         return None if _is_answered(f"{segment.speaker}: ", segment.message, turns) else "Open"
-    if OPEN.search(text):
+    if OPEN.is_in(text):
         return "Open"
-    wants = GOAL.search(text) is not None
+    wants = GOAL.is_in(text)
     if person and wants and not is_duty(text):
         return "Goal"
-    if is_duty(text) or (person and (CARE.search(text) or WISH.search(text) or text.startswith(CONDITIONS))):
+    if is_duty(text) or (person and (CARE.is_in(text) or WISH.is_in(text) or text.startswith(CONDITIONS))):
         return "Constraints"
     if is_failure(text):
         return "Failures"
-    if DECISION.search(text):
+    if DECISION.is_in(text):
         return "Decisions"
     return "Goal" if wants and segment.marked else "Notes"
 
@@ -220,16 +244,16 @@ class _Ledger:
     def _replace(self, fact: Fact) -> Fact:
         """Take out what a new fact replaces; it takes over the class and the weight of that."""
         change = is_change(fact.text)
-        if HEDGE.search(fact.text):
+        if HEDGE.is_in(fact.text):
             return fact
         given_up = tuple((v.kind, v.text) for v in _find_given_up(fact))
         for claim in fact.claims:
             found = [
                 (number, old)
                 for number in self._near(claim)
-                for old in self._claims(number)
                 if self._may_replace(fact, self._facts[number], change=change)
-                and replaces(claim, old, change=change, given_up=given_up)
+                for old in self._claims(number)
+                if replaces(claim, old, change=change, given_up=given_up)
             ]
             if not found:
                 continue
@@ -264,12 +288,13 @@ class _Ledger:
             return False
         if newer.message == older.message or (newer.speaker == "assistant" and older.speaker != "assistant"):
             return change
-        return True
+        return change or not (_is_record(newer) or _is_record(older)) or bool(_names(newer) & _names(older))
 
     def _take_over(self, fact: Fact, gone: dict[int, Claim], stale: Sequence[tuple[str, str]]) -> Fact:
         text, score, section = fact.text, fact.score, fact.section
+        given_up = _find_given_up(fact)
         for kind, value in stale:
-            over = next((v for v in _find_given_up(fact) if (v.kind, v.text) == (kind, value)), None)
+            over = next((v for v in given_up if (v.kind, v.text) == (kind, value)), None)
             if over is not None and text == fact.text:
                 text = text.removesuffix(fact.said) + _cut_off(fact.said, over)
             if kind in EXACT or kind in {"date", "money", "name"}:
@@ -291,9 +316,20 @@ class _Ledger:
         return msgspec.structs.replace(fact, score=score, section=section)
 
 
+def _is_record(fact: Fact) -> bool:
+    """Whether a line is a record of a named thing: "Booking K-7; guests: Wilma Pellworm; date: 3 May"."""
+    return fact.text.count("; ") >= _JOINTS_OF_A_RECORD and any(v.kind in EXACT for v in fact.values)
+
+
+def _names(fact: Fact) -> frozenset[str]:
+    return frozenset(v.text for v in fact.values if v.kind in EXACT)
+
+
 def _find_given_up(fact: Fact) -> tuple[Value, ...]:
     """The values that a fact itself says are over: the first of "from 3 May to 9 May"."""
     said = fact.said
+    if not fact.values or not find_gates(said) & _OFF_GATE.bit:
+        return ()
     return tuple(
         v
         for v in fact.values

@@ -15,7 +15,7 @@ _FRUITLESS_TRIES: Final = 48
 _LENGTH_BASE: Final = 30
 
 
-class Line(msgspec.Struct, frozen=True):
+class Line(msgspec.Struct, frozen=True, gc=False):
     """A candidate line: its label, its text, its weight, and its place in time."""
 
     section: Section

@@ -8,7 +8,15 @@ from typing import Final
 
 from contextbus.summarisers.extractive.facts import Fact, Turns, collect_facts
 from contextbus.summarisers.extractive.packing import Line, pack
-from contextbus.summarisers.extractive.segments import Section, Segment, cut_summary, cut_text, is_summary, read_text
+from contextbus.summarisers.extractive.segments import (
+    Section,
+    Segment,
+    cut_summary,
+    cut_text,
+    disarm,
+    find_summaries,
+    read_text,
+)
 from contextbus.summarisers.extractive.tool_work import ToolWork, read_tool_work
 from contextbus.summarisers.extractive.values import EXACT
 from contextbus_protocol.chat import ChatMessage
@@ -49,11 +57,13 @@ def extract_summary(
         return ""
     segments: list[Segment] = []
     references: dict[str, int] = {}
+    summaries = find_summaries(messages)
+    texts: dict[int, str] = {}
     for index, message in enumerate(messages):
         if message.role not in {"user", "assistant"}:
             continue
-        text = read_text(message)
-        if is_summary(message):
+        text = texts[index] = read_text(message)
+        if index in summaries:
             for segment in cut_summary(text, index):
                 if segment.section == "References":
                     references.update(dict.fromkeys(segment.text.split(", "), index))
@@ -61,28 +71,23 @@ def extract_summary(
                     segments.append(segment)
         else:
             segments += cut_text(text, "user" if message.role == "user" else "assistant", index)
-    facts, retired = collect_facts(segments, _find_turns(messages))
+    facts, retired = collect_facts(segments, _find_turns(messages, texts, summaries))
     work = read_tool_work(messages)
-    lines = [Line(f.section, f.text, f.score, n) for n, f in enumerate(facts)]
+    lines = [Line(f.section, disarm(f.text), f.score, n) for n, f in enumerate(facts)]
     lines += _tool_lines(work, len(lines))
     _add_references(references, facts, work)
     names = [name for name in references if name.lower() not in retired]
     return pack(lines, names[-_MOST_REFERENCES:], max_tokens, count)
 
 
-def _find_turns(messages: Sequence[ChatMessage]) -> Turns:
-    spoken = [
-        (index, message.role)
-        for index, message in enumerate(messages)
-        if message.role in {"user", "assistant"} and not is_summary(message) and read_text(message).strip()
-    ]
+def _find_turns(messages: Sequence[ChatMessage], texts: dict[int, str], summaries: frozenset[int]) -> Turns:
+    spoken = [(n, messages[n].role) for n, text in texts.items() if n not in summaries and text.strip()]
     users = [index for index, role in spoken if role == "user"]
     assistants = [index for index, role in spoken if role == "assistant"]
-    had_summary = any(is_summary(message) for message in messages)
     return Turns(
         last_user=users[-1] if users else -1,
         last_assistant=assistants[-1] if assistants else -1,
-        first_user=users[0] if users and not had_summary else -1,
+        first_user=users[0] if users and not summaries else -1,
     )
 
 
@@ -96,7 +101,7 @@ def _tool_lines(work: ToolWork, start: int) -> list[Line]:
             section, score = "Decisions", 6.0
         else:
             section, score = "Tool calls", 1.5 if each.reading else 5.0
-        lines[f"{section} {each.text}"] = Line(section, each.text, score, start + number)
+        lines[f"{section} {each.text}"] = Line(section, disarm(each.text), score, start + number)
     return list(lines.values())
 
 

@@ -33,7 +33,7 @@ _READING: Final = re.compile(
 )
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, gc=False):
     """One line about tools: a call, a failure, or an answer to an approval request."""
 
     text: str
