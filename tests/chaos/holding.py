@@ -11,12 +11,16 @@ import anyio
 
 import contextbus.client as contextbus
 from contextbus_protocol.errors import ConflictError, ContextBusError
-from contextbus_protocol.events import StepCompiled
+from contextbus_protocol.events import CompactionCompleted, StepCompiled
 from contextbus_protocol.values import SourceSpec
 from tests.chaos.scenario import MODEL
 
 SOURCES: Final = (SourceSpec("notes", "memory"), SourceSpec("manual", "rag"))
 TRIES: Final = 40
+COMPACTION: Final = contextbus.Compaction(
+    triggers=[contextbus.messages_exceed(4)], target_tokens=20_000, keep_last_messages=2, on_failure="continue"
+)
+"""Every run compacts its history as soon as it has a few messages, and goes on where that fails."""
 
 T = TypeVar("T")
 
@@ -28,11 +32,12 @@ class Ledger:
         self.acknowledged: dict[str, str] = {}
         self.asked_again = 0
         self.steps = 0
+        self.compactions = 0
 
 
 async def hold_a_run(bus: contextbus.ContextBus, name: str, ledger: Ledger, steps: int, seconds: float) -> None:
     """One client's steps; each is asked for with the same id until it is acknowledged."""
-    run = await bus.run(name, scope=contextbus.Scope(user_id="ada"), sources=SOURCES)
+    run = await bus.run(name, scope=contextbus.Scope(user_id="ada"), sources=SOURCES, compaction=COMPACTION)
     await again(ledger, lambda: run.working_memory.create(goal="Go on."))
     for number in range(steps):
         run.append(contextbus.user(f"Step {number} of {name}?"))
@@ -43,7 +48,7 @@ async def hold_a_run(bus: contextbus.ContextBus, name: str, ledger: Ledger, step
         step = await again(ledger, compile_step)
         ledger.acknowledged[command] = step.reference
         ledger.steps += 1
-        answer = contextbus.assistant(f"Answer {number}.")
+        answer = contextbus.assistant(f"Answer {number}: the port is {4000 + number}. " + "It was looked up. " * 30)
         await report(run, ledger, contextbus.Report(status="succeeded", messages=(answer,)), seconds)
 
 
@@ -77,13 +82,17 @@ async def report(run: contextbus.Run, ledger: Ledger, outcome: contextbus.Report
 
 
 async def check(bus: contextbus.ContextBus, ledger: Ledger, runs: Sequence[str], steps: int) -> None:
-    """Every acknowledged step is in the log once, with the package that its client got; every run verifies."""
+    """Every acknowledged step is in the log once, with the package that its client got; every run verifies.
+
+    Each run was compacted at least once on the average.
+    """
     assert len(ledger.acknowledged) == len(runs) * steps
     found: Counter[str] = Counter()
     for name in runs:
         log = await bus.log(name)
         for logged in log.commits:
             for event in logged.commit.events:
+                ledger.compactions += isinstance(event, CompactionCompleted)
                 if isinstance(event, StepCompiled):
                     found[logged.commit.command] += 1
                     assert ledger.acknowledged[logged.commit.command] == event.package
@@ -91,3 +100,4 @@ async def check(bus: contextbus.ContextBus, ledger: Ledger, runs: Sequence[str],
         assert verdict.is_clean, verdict
         assert verdict.steps == steps
     assert found == Counter(ledger.acknowledged.keys())
+    assert ledger.compactions >= len(runs)

@@ -33,6 +33,7 @@ class Outcome(msgspec.Struct, frozen=True):
     steps: int
     kills: int
     asked_again: int
+    compactions: int
 
 
 async def hold_many(folder: Path, *, runs: int, steps: int, kills: int, seed: int) -> Outcome:
@@ -60,7 +61,7 @@ async def hold_many(folder: Path, *, runs: int, steps: int, kills: int, seed: in
                         tasks.start_soon(hold_a_run, bus, name, ledger, steps, SECONDS)
                     tasks.start_soon(_strike, ships, server, ledger, runs * steps, kills, random.Random(seed))
                 await check(bus, ledger, names, steps)
-    return Outcome(runs, ledger.steps, kills, ledger.asked_again)
+    return Outcome(runs, ledger.steps, kills, ledger.asked_again, ledger.compactions)
 
 
 async def _strike(
@@ -97,7 +98,8 @@ def main() -> None:
     outcome = anyio.run(hold)
     print(
         f"{outcome.runs} runs, {outcome.steps} steps acknowledged, each in the log once, {outcome.kills} kills, "
-        f"asked again {outcome.asked_again} times, every run verifies; {time.perf_counter() - begin:.0f} s"
+        f"asked again {outcome.asked_again} times, compacted {outcome.compactions} times, every run verifies; "
+        f"{time.perf_counter() - begin:.0f} s"
     )
 
 

@@ -35,7 +35,9 @@ async def strike(ships: Fleet, server: embedded.Server, victim: str, ledger: Led
             await anyio.to_thread.run_sync(ships.restart, victim)
 
 
-@pytest.mark.parametrize("victim", ["selection-0", "placement-0", "working-memory-0", "notes", "nats-server"])
+@pytest.mark.parametrize(
+    "victim", ["selection-0", "placement-0", "working-memory-0", "compaction-0", "notes", "nats-server"]
+)
 async def test_acknowledged_steps_survive_a_kill(tmp_path: Path, victim: str) -> None:
     ledger = Ledger()
     async with embedded.serve(tmp_path) as server:

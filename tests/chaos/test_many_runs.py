@@ -11,7 +11,7 @@ from tests.chaos.many_runs import hold_many
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 RUNS = 100
-STEPS = 3
+STEPS = 4
 
 
 async def test_no_step_of_a_hundred_runs_is_lost_or_doubled(tmp_path: Path) -> None:
