@@ -22,7 +22,7 @@ from tests.client.compacting_runs import (
 from tests.client.scripted import CHARACTERS, SCOPE, state_of
 
 import contextbus.client as contextbus
-from contextbus.client import Compaction, Window, messages_exceed
+from contextbus.client import Compaction, Window, compaction_log, messages_exceed
 from contextbus.client.compaction_options import CompactionEvent
 from contextbus.client.triggers import TriggerFunction
 from contextbus.summarisers.interface import Summary, SummaryRequest
@@ -277,6 +277,45 @@ async def test_observers_are_told_each_event_once_and_their_failure_changes_noth
             assert told == ["CompactionStarted", "CompactionCompleted", "CompactionCompleted"]
             assert {line["event"] for line in logged} >= {"on_event_failed", "on_compress_failed"}
             assert "swordfish" not in str(logged)
+
+
+@pytest.mark.rule("C.O.13", "D.W.4")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_steps_that_evaluate_nothing_read_no_log_for_an_observer(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    reads: list[int] = []
+    read_part = compaction_log.read_part
+
+    async def counted(*given: Any) -> Any:
+        reads.append(given[-1])
+        return await read_part(*given)
+
+    monkeypatch.setattr(compaction_log, "read_part", counted)
+    told: list[CompactionEvent] = []
+    warned = 0
+    writer = Writing(RuntimeError("down") if fails else "Short.")
+    async with bus_writing(writer) as bus:
+        given = options(triggers=[messages_exceed(20)], on_event=told.append, on_failure="continue")
+        run = await bus.run("r", **given)
+        for turn in range(15):
+            run.append(user(f"Question {turn}"))
+            for _ in range(3):  # a tool loop: steps within one turn
+                step = await run.before_model_call(model=BIG)
+                warned += ContextWarning("compaction-failed") in step.warnings
+                await run.after_model_call(DONE)
+            if len(run.messages) < 20:
+                assert (told, reads) == ([], [])
+        assert told == await events_of(bus, run)
+        kinds_told = [type(event).__name__ for event in told]
+        assert {"CompactionStarted", "CompactionFailed" if fails else "CompactionCompleted"} <= set(kinds_told)
+        assert ("CompactionRestored" in kinds_told) == (not fails)
+        # a step that is warned of a pause looks the same as one whose summary failed
+        assert len(reads) == (warned if fails else len({event.evaluation for event in told})) < 45
+        reopened = await bus.run("r", **given)
+        reopened.append(user("Once more"))
+        await reopened.before_model_call(model=BIG)
+        assert told == (await events_of(bus, run))
 
 
 @pytest.mark.rule("C.F.4", "C.O.7", "D.I.5")

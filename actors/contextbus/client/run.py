@@ -359,10 +359,13 @@ class Run(RunRequests):
             if isinstance(exc, HookFailedError):
                 raise exc from callbacks.error
             raise
+        except BaseException:
+            self._teller.expect()
+            raise
         finally:
             callbacks.close()
             self._bus.note_over(self.id, command)
-        await self._teller.tell(command)
+        await self._teller.tell_step(command, answer, self._sender.handle.history)
         return answer
 
     async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
