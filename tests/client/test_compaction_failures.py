@@ -22,7 +22,7 @@ from tests.client.compacting_runs import (
 from tests.client.scripted import CHARACTERS, SCOPE, state_of
 
 import contextbus.client as contextbus
-from contextbus.client import Compaction, Window, compaction_log, messages_exceed
+from contextbus.client import Compaction, Window, compaction_log, messages_exceed, reading
 from contextbus.client.compaction_options import CompactionEvent
 from contextbus.client.triggers import TriggerFunction
 from contextbus.summarisers.interface import Summary, SummaryRequest
@@ -285,7 +285,7 @@ async def test_steps_that_evaluate_nothing_read_no_log_for_an_observer(
     monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     reads: list[int] = []
-    read_part = compaction_log.read_part
+    read_part = reading.read_part
 
     async def counted(*given: Any) -> Any:
         reads.append(given[-1])
