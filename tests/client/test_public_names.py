@@ -65,6 +65,8 @@ def test_every_public_name_is_the_one_that_type_checkers_see() -> None:
             seen[alias.asname or alias.name] = getattr(import_module(node.module), alias.name)
     assert sorted(seen) == sorted(contextbus.__all__)
     assert set(contextbus.__all__) <= set(dir(contextbus))
+    modules = {path.stem for path in Path(contextbus.__file__).parent.iterdir()}
+    assert not modules & set(seen)  # a module that was imported would stand under its name
     for name, value in seen.items():
         assert getattr(contextbus, name) is value, name
 

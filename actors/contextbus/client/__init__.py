@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
     from contextbus.client.report import Report
     from contextbus.client.run import Run
+    from contextbus.client.snapshot_tools import SnapshotHandle, working_memory_tools
     from contextbus.client.step_hooks import PreparedStep, StepContext
     from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
     from contextbus.client.triggers import CompactionSnapshot, cache_likely_cold, messages_exceed, tokens_exceed
     from contextbus.client.window import Window
-    from contextbus.client.working_memory_tools import SnapshotHandle, working_memory_tools
     from contextbus.core.budget import DEFAULT_CONTEXT_BUDGET, DEFAULT_CONTEXT_REFRESH, merge_budget
     from contextbus.core.compile import compile_context
     from contextbus.core.context_input import ContextInput
@@ -164,7 +164,7 @@ _MODULES: Final = {
     "contextbus.client.token_estimator": ("TokenEstimator", "create_token_estimator"),
     "contextbus.client.triggers": ("CompactionSnapshot", "cache_likely_cold", "messages_exceed", "tokens_exceed"),
     "contextbus.client.window": ("Window",),
-    "contextbus.client.working_memory_tools": ("SnapshotHandle", "working_memory_tools"),
+    "contextbus.client.snapshot_tools": ("SnapshotHandle", "working_memory_tools"),
     "contextbus.core.budget": ("DEFAULT_CONTEXT_BUDGET", "DEFAULT_CONTEXT_REFRESH", "merge_budget"),
     "contextbus.core.compile": ("compile_context",),
     "contextbus.core.context_input": ("ContextInput",),

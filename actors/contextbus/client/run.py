@@ -14,9 +14,9 @@ from contextbus.client.report import Report, read_report
 from contextbus.client.run_options import OpenBus, RunOptions
 from contextbus.client.run_requests import RunRequests
 from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
+from contextbus.client.snapshot_tools import WorkingMemoryTools
 from contextbus.client.step_hooks import StepHooks
 from contextbus.client.working_memory import RunWorkingMemory
-from contextbus.client.working_memory_tools import WorkingMemoryTools
 from contextbus.core.budget import require_count
 from contextbus.core.run import find_command
 from contextbus.core.run_state import RunState
