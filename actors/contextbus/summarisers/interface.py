@@ -152,7 +152,7 @@ def check_summariser(given: object) -> Summariser:
     return given
 
 
-def read_summary(answer: object) -> Summary:
+def read_answer(answer: object) -> Summary:
     """Read what a summariser returned: texts encodable, the finish reason normalised (C.F.10).
 
     Raises:

@@ -8,7 +8,7 @@ from typing import assert_never
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from contextbus.client.compaction.attempt import Attempt, begin_attempt, read_answer
+from contextbus.client.compaction.attempt import Attempt, answer_of, begin_attempt
 from contextbus.client.compaction.counting import CountGiven, counter_of
 from contextbus.client.compaction.messages import read_source
 from contextbus.client.compaction.options import StopOrDrop, check_options
@@ -142,4 +142,4 @@ async def _ask(summariser: Summariser, ask: Ask, instructions: str) -> Answer:
     request = SummaryRequest(messages=ask.messages, instructions=instructions, max_output_tokens=ask.max_output_tokens)
     answer = await summariser.summarise(request)
     await checkpoint()
-    return read_answer(answer)
+    return answer_of(answer)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from contextbus.client.compaction.attempt import Attempt, begin_attempt, read_answer
+from contextbus.client.compaction.attempt import Attempt, answer_of, begin_attempt
 from contextbus.client.compaction.counting import counter_of
 from contextbus.client.compaction.messages import read_source
 from contextbus.client.compaction.options import check_options
@@ -133,7 +133,7 @@ def apply_summary(plan: CompactionPlan, summary: str | Summary) -> Compacted | C
         MalformedSummaryError: the summary is neither.
         RangeError: ``count_tokens`` gave no integer from 0.
     """
-    attempt = _count(plan.attempt.take(read_answer(summary)))
+    attempt = _count(plan.attempt.take(answer_of(summary)))
     match attempt.request:
         case Reduced() | reducing.CannotFit() as outcome:
             return attempt.result(outcome)
