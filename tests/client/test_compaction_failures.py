@@ -357,7 +357,8 @@ async def test_an_overflow_asks_the_hosts_counter_and_no_trigger() -> None:
 
 
 @pytest.mark.rule("C.X.4", "C.X.5")
-async def test_b26_a_summary_that_does_not_shrink_is_refused_and_not_bought_again_each_turn() -> None:
+async def test_a_summary_that_does_not_shrink_is_refused_and_not_bought_again_each_turn() -> None:
+    """google-gemini/gemini-cli#4557, Cloudgeni-ai/opengeni#271: a summary that was no smaller was bought each turn."""
     async with bus_writing(writer := Writing()) as bus:
         run = await bus.run("r", **options(target_tokens=10_000, on_failure="continue"))
         run.append(*talk(4))
@@ -373,7 +374,8 @@ async def test_b26_a_summary_that_does_not_shrink_is_refused_and_not_bought_agai
 
 @pytest.mark.rule("C.G.5", "C.G.6", "C.X.5")
 @pytest.mark.parametrize("reason", ["empty-summary", "incomplete-summary"])
-async def test_b27_an_empty_or_cut_summary_is_told_by_name_and_asked_for_a_bounded_number_of_times(reason: str) -> None:
+async def test_an_empty_or_cut_summary_is_told_by_name_and_asked_for_a_bounded_number_of_times(reason: str) -> None:
+    """justrach/codegraff#379, MoonshotAI/kimi-code#1214: each message bought an empty or cut summary."""
     async with bus_writing(writer := Writing(refused(reason))) as bus:
         run = await bus.run("r", **options(on_failure="continue"))
         run.append(*talk(20))
@@ -387,7 +389,8 @@ async def test_b27_an_empty_or_cut_summary_is_told_by_name_and_asked_for_a_bound
 
 
 @pytest.mark.rule("C.X.5", "P.J.3")
-async def test_b24_one_recent_turn_above_the_threshold_is_no_loop() -> None:
+async def test_one_recent_turn_above_the_threshold_is_no_loop() -> None:
+    """can1357/oh-my-pi#3412: compaction went on without end."""
     warned: list[str] = []
     async with bus_writing(writer := Writing()) as bus:
         window = Window(trigger_ratio=0.5, keep_ratio=0.4, summariser="writing")
