@@ -1,6 +1,6 @@
-"""Faults that others met with memory and retrieval, as runs (public reports B56, B57, B59, B60, B61, B63).
+"""Faults that others met with memory and retrieval, as runs.
 
-Redaction of packages and the double injection of memories (B64, the rest of B63) come with a later release.
+Redaction of packages and the double injection of memories come with a later release.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tests.client.compacting import (
 
 from contextbus.client import Usage
 from contextbus.core.compaction.instructions import INSTRUCTIONS
-from contextbus.summarisers.interface import MalformedSummaryError, Summary, SummaryRequest, summariser
+from contextbus.summarisers.interface import MalformedSummaryError, Summary, SummaryRequest, read_answer, summariser
 from contextbus_protocol.compaction import SummaryPart
 
 USAGE = Usage(900, 30, 5, 2)
@@ -194,8 +194,33 @@ async def test_a_cancellation_during_an_answer_keeps_its_summary_out() -> None:
 @pytest.mark.rule("C.F.10")
 @pytest.mark.parametrize("reason", ["stop", "end_turn", "stop_sequence", "STOP"])
 async def test_an_answer_that_ended_well_is_taken_under_every_name(reason: str) -> None:
-    result = await compacted(b1(), Scripted(Summary((SummaryPart("text", "S"),), reason)), keep_last_messages=2)
+    answer = Summary((SummaryPart("text", "S"),), reason)
+    assert read_answer(answer).finish_reason == "stop"
+    result = await compacted(b1(), Scripted(answer), keep_last_messages=2)
     assert result.summary == "S"
+
+
+@pytest.mark.rule("C.F.10", "C.G.5")
+@pytest.mark.parametrize(
+    ("reason", "normalised"),
+    [
+        ("length", "length"),
+        ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+        ("tool-calls", "tool-calls"),
+        ("content_filter", "content_filter"),
+        ("end-turn", "end-turn"),
+        ("Stop", "Stop"),
+        ("Length", "Length"),
+    ],
+)
+async def test_an_answer_that_was_cut_or_ended_otherwise_is_refused_under_every_name(
+    reason: str, normalised: str
+) -> None:
+    answer = Summary((SummaryPart("text", "S"),), reason)
+    assert read_answer(answer).finish_reason == normalised
+    result = await refused(b1(), Scripted(answer), target_tokens=100, keep_last_messages=2)
+    assert (result.reason, result.tokens.after) == ("incomplete-summary", 234)
 
 
 @pytest.mark.rule("C.F.10")

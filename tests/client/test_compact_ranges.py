@@ -148,7 +148,7 @@ async def test_g11_and_g12_a_result_answers_the_open_call_before_the_dead_one() 
 
 
 @pytest.mark.rule("C.F.2", "C.F.3", "C.G.1", "C.G.8", "C.G.10")
-async def test_b1_room_allowance_and_the_final_count() -> None:
+async def test_room_allowance_and_the_final_count() -> None:
     model = Scripted("Short.")
     result = await compacted(b1(), model=model, target_tokens=100, keep_last_messages=2)
     assert (result.replaced_range.start, result.replaced_range.end) == (0, 2)
@@ -166,7 +166,7 @@ async def test_b1_room_allowance_and_the_final_count() -> None:
 
 
 @pytest.mark.rule("C.E.1", "C.E.4")
-async def test_b2_the_request_stands_behind_its_summary() -> None:
+async def test_the_request_stands_behind_its_summary() -> None:
     model = Scripted("Found k.")
     result = await compacted(b2(), model=model, target_tokens=100, keep_last_messages=2)
     assert (result.replaced_range.start, result.replaced_range.end) == (0, 3)
@@ -178,7 +178,7 @@ async def test_b2_the_request_stands_behind_its_summary() -> None:
 
 
 @pytest.mark.rule("C.X.1", "C.C.7")
-async def test_b3_recent_tokens_never_split_a_call_from_its_result() -> None:
+async def test_recent_tokens_never_split_a_call_from_its_result() -> None:
     async def end(tokens: int) -> int | None:
         keep = RetentionPolicy(keep_recent_tokens=tokens)
         result = await compact(b2(), model=Scripted(), target_tokens=5000, keep=keep)

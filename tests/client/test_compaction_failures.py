@@ -22,7 +22,7 @@ from tests.client.compacting_runs import (
 from tests.client.scripted import CHARACTERS, SCOPE, state_of
 
 import contextbus.client as contextbus
-from contextbus.client import Compaction, Window, messages_exceed
+from contextbus.client import Compaction, Window, compaction_log, messages_exceed, reading
 from contextbus.client.compaction_options import CompactionEvent
 from contextbus.client.triggers import TriggerFunction
 from contextbus.summarisers.interface import Summary, SummaryRequest
@@ -279,6 +279,45 @@ async def test_observers_are_told_each_event_once_and_their_failure_changes_noth
             assert "swordfish" not in str(logged)
 
 
+@pytest.mark.rule("C.O.13", "D.W.4")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_steps_that_evaluate_nothing_read_no_log_for_an_observer(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    reads: list[int] = []
+    read_part = reading.read_part
+
+    async def counted(*given: Any) -> Any:
+        reads.append(given[-1])
+        return await read_part(*given)
+
+    monkeypatch.setattr(compaction_log, "read_part", counted)
+    told: list[CompactionEvent] = []
+    warned = 0
+    writer = Writing(RuntimeError("down") if fails else "Short.")
+    async with bus_writing(writer) as bus:
+        given = options(triggers=[messages_exceed(20)], on_event=told.append, on_failure="continue")
+        run = await bus.run("r", **given)
+        for turn in range(15):
+            run.append(user(f"Question {turn}"))
+            for _ in range(3):  # a tool loop: steps within one turn
+                step = await run.before_model_call(model=BIG)
+                warned += ContextWarning("compaction-failed") in step.warnings
+                await run.after_model_call(DONE)
+            if len(run.messages) < 20:
+                assert (told, reads) == ([], [])
+        assert told == await events_of(bus, run)
+        kinds_told = [type(event).__name__ for event in told]
+        assert {"CompactionStarted", "CompactionFailed" if fails else "CompactionCompleted"} <= set(kinds_told)
+        assert ("CompactionRestored" in kinds_told) == (not fails)
+        # a step that is warned of a pause looks the same as one whose summary failed
+        assert len(reads) == (warned if fails else len({event.evaluation for event in told})) < 45
+        reopened = await bus.run("r", **given)
+        reopened.append(user("Once more"))
+        await reopened.before_model_call(model=BIG)
+        assert told == (await events_of(bus, run))
+
+
 @pytest.mark.rule("C.F.4", "C.O.7", "D.I.5")
 @pytest.mark.parametrize("overflows", [False, True])
 async def test_the_hosts_instructions_reach_the_summariser_and_no_log(*, overflows: bool) -> None:
@@ -318,7 +357,8 @@ async def test_an_overflow_asks_the_hosts_counter_and_no_trigger() -> None:
 
 
 @pytest.mark.rule("C.X.4", "C.X.5")
-async def test_b26_a_summary_that_does_not_shrink_is_refused_and_not_bought_again_each_turn() -> None:
+async def test_a_summary_that_does_not_shrink_is_refused_and_not_bought_again_each_turn() -> None:
+    """google-gemini/gemini-cli#4557, Cloudgeni-ai/opengeni#271: a summary that was no smaller was bought each turn."""
     async with bus_writing(writer := Writing()) as bus:
         run = await bus.run("r", **options(target_tokens=10_000, on_failure="continue"))
         run.append(*talk(4))
@@ -334,7 +374,8 @@ async def test_b26_a_summary_that_does_not_shrink_is_refused_and_not_bought_agai
 
 @pytest.mark.rule("C.G.5", "C.G.6", "C.X.5")
 @pytest.mark.parametrize("reason", ["empty-summary", "incomplete-summary"])
-async def test_b27_an_empty_or_cut_summary_is_told_by_name_and_asked_for_a_bounded_number_of_times(reason: str) -> None:
+async def test_an_empty_or_cut_summary_is_told_by_name_and_asked_for_a_bounded_number_of_times(reason: str) -> None:
+    """justrach/codegraff#379, MoonshotAI/kimi-code#1214: each message bought an empty or cut summary."""
     async with bus_writing(writer := Writing(refused(reason))) as bus:
         run = await bus.run("r", **options(on_failure="continue"))
         run.append(*talk(20))
@@ -348,7 +389,8 @@ async def test_b27_an_empty_or_cut_summary_is_told_by_name_and_asked_for_a_bound
 
 
 @pytest.mark.rule("C.X.5", "P.J.3")
-async def test_b24_one_recent_turn_above_the_threshold_is_no_loop() -> None:
+async def test_one_recent_turn_above_the_threshold_is_no_loop() -> None:
+    """can1357/oh-my-pi#3412: compaction went on without end."""
     warned: list[str] = []
     async with bus_writing(writer := Writing()) as bus:
         window = Window(trigger_ratio=0.5, keep_ratio=0.4, summariser="writing")

@@ -10,11 +10,11 @@ import anyio
 import msgspec
 import pytest
 from tests.client.scripted import MODEL, SCOPE
-from tests.client.test_working_memory_tools import ADD, READ, UPDATE, answer_of, code_of, note
+from tests.client.test_snapshot_tools import ADD, READ, UPDATE, answer_of, code_of, note
 
 import contextbus.client as contextbus
+from contextbus.client.snapshot_tools import working_memory_tools
 from contextbus.client.working_memory import KnownCalls, RunWorkingMemory
-from contextbus.client.working_memory_tools import working_memory_tools
 from contextbus.core.handle import RunHandle
 from contextbus.core.working_memory_patch import PatchResult
 from contextbus_protocol.chat import ChatMessage, ToolCall, user

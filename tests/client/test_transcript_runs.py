@@ -1,4 +1,4 @@
-"""What a run is offered of what was said: never its own request, never anything of ours (D.K.12, D.G.33, B56, B57)."""
+"""What a run is offered of what was said: never its own request, never anything of ours (D.K.12, D.G.33)."""
 
 from __future__ import annotations
 

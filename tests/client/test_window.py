@@ -122,7 +122,8 @@ async def test_summary_and_suffix_fit_the_kept_share_and_the_suffix_is_as_long_a
 
 
 @pytest.mark.rule("P.J.1", "C.J.5", "P.J.6")
-async def test_b23_an_overhead_that_alone_is_too_large_is_told_by_name_and_asks_nobody() -> None:
+async def test_an_overhead_that_alone_is_too_large_is_told_by_name_and_asks_nobody() -> None:
+    """MoonshotAI/kimi-code#2325: every step compacted, for ever."""
     async with bus_writing(writer := Writing()) as bus:
         run = await bus.run("r", **options())
         model = Model("openai", "gpt-test", 32_768, 4_096)
@@ -138,7 +139,8 @@ async def test_b23_an_overhead_that_alone_is_too_large_is_told_by_name_and_asks_
 
 
 @pytest.mark.rule("P.J.1", "P.J.5", "C.X.5")
-async def test_b45_a_request_that_cannot_fit_is_an_error_and_never_sent_with_a_floor() -> None:
+async def test_a_request_that_cannot_fit_is_an_error_and_never_sent_with_a_floor() -> None:
+    """stepfun-ai/Step-Realtime-CLI#84: a negative budget became a small positive one, and the request was sent."""
     async with bus_writing(writer := Writing()) as bus:
         run = await bus.run("r", **options())
         run.append(user("long " * 2_000))

@@ -47,3 +47,20 @@ def test_versioned_memory() -> None:
     assert len(ends) == 4
     assert all(end.endswith("</working_memory>'}]}") for end in ends)  # the tail ends each request
     assert printed.rstrip().endswith("verify: 3 steps computed again, clean")
+
+
+@pytest.mark.rule("C.X.9", "P.J.7")
+def test_long_task() -> None:
+    printed = run("long_task.py")
+    facts = dict(re.findall(r"^(\S.*?) +((?:not )?in the request)$", printed, re.MULTILINE))
+    kept = ("ledger_2019", "OPS-7311", "04:15 UTC")
+    assert {fact: facts[fact] for fact in kept} == dict.fromkeys(kept, "in the request")
+    assert facts["02:30 UTC"] == "not in the request"  # what the user said later stands in its place
+    ends = re.findall(r"^compaction before step \d+: (\w+), (\d+) -> (\d+) tokens$", printed, re.MULTILINE)
+    completed = [(int(before), int(after)) for status, before, after in ends if status == "completed"]
+    assert completed
+    assert all(after < before for before, after in completed)
+    held, sent = re.findall(r"^(\d+) messages in the log, (\d+) in the request$", printed, re.MULTILINE)[0]
+    assert int(held) == 80
+    assert int(sent) < int(held)
+    assert printed.rstrip().endswith("verify: 40 steps computed again, clean")

@@ -12,7 +12,7 @@ import pytest
 from tests.summarisers.endpoint import Endpoint
 
 from contextbus.summarisers.anthropic import AnthropicSummariser, anthropic_summariser
-from contextbus.summarisers.interface import MalformedSummaryError, Summary, SummaryRequest, read_summary
+from contextbus.summarisers.interface import MalformedSummaryError, Summary, SummaryRequest, read_answer
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.compaction import SummaryPart
 from contextbus_protocol.errors import InvalidTypeError
@@ -56,7 +56,7 @@ async def test_one_request_with_the_instructions_the_messages_and_the_allowance(
     endpoint: Endpoint, summariser: AnthropicSummariser
 ) -> None:
     endpoint.answer = message("end_turn", text("A summary."))
-    summary = read_summary(await summariser.summarise(REQUEST))
+    summary = read_answer(await summariser.summarise(REQUEST))
     assert summary == Summary((SummaryPart("text", "A summary."),), "stop", Usage(30, 7, 60, 10))
     (asked,) = endpoint.asked
     assert asked.path == "/v1/messages"
@@ -98,7 +98,7 @@ async def test_what_came_is_told_as_parts_and_a_reason(
     finish: str,
 ) -> None:
     endpoint.answer = answer
-    summary = read_summary(await summariser.summarise(REQUEST))
+    summary = read_answer(await summariser.summarise(REQUEST))
     came = [(part.type, part.text) for part in summary.parts]
     assert came == ([("text", "x"), ("tool-call", "")] if parts is None else parts)
     assert summary.finish_reason == finish

@@ -24,7 +24,7 @@ from contextbus.summarisers.interface import (
     Summary,
     SummaryRequest,
     check_summariser,
-    read_summary,
+    read_answer,
     summariser,
     summariser_of,
 )
@@ -133,8 +133,8 @@ def test_an_id_must_fit_a_subject(name: Any) -> None:
 
 @pytest.mark.rule("C.F.10")
 def test_a_text_stands_for_one_part_that_ended_with_stop() -> None:
-    assert read_summary("a summary") == Summary((SummaryPart("text", "a summary"),), "stop")
-    assert read_summary("half \ud800 pair") == Summary((SummaryPart("text", "half \ufffd pair"),), "stop")
+    assert read_answer("a summary") == Summary((SummaryPart("text", "a summary"),), "stop")
+    assert read_answer("half \ud800 pair") == Summary((SummaryPart("text", "half \ufffd pair"),), "stop")
 
 
 @pytest.mark.rule("C.F.10")
@@ -146,7 +146,7 @@ def test_a_finish_reason_has_one_word_for_all_providers() -> None:
     for reason in ("tool_calls", "content_filter", "SAFETY", "stopped", "Stop", "end-turn"):
         assert normalise_finish(reason) == reason
     assert normalise_finish(None) == "unknown"
-    assert read_summary(Summary(TEXT, "end_turn")).finish_reason == "stop"
+    assert read_answer(Summary(TEXT, "end_turn")).finish_reason == "stop"
 
 
 @pytest.mark.rule("C.F.10", "D.W.2")
@@ -179,7 +179,7 @@ def test_no_content_passes_as_a_finish_reason(reason: object) -> None:
 )
 def test_what_is_no_summary_is_malformed(answer: object) -> None:
     with pytest.raises(MalformedSummaryError):
-        read_summary(answer)
+        read_answer(answer)
 
 
 @pytest.mark.rule("C.F.4")

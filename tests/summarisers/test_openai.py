@@ -14,7 +14,7 @@ import pytest
 from tests.summarisers.endpoint import Endpoint
 
 from contextbus.core.compaction.instructions import write_instructions
-from contextbus.summarisers.interface import MalformedSummaryError, Summary, SummaryRequest, read_summary
+from contextbus.summarisers.interface import MalformedSummaryError, Summary, SummaryRequest, read_answer
 from contextbus.summarisers.openai import OpenAISummariser, openai_summariser
 from contextbus_protocol.chat import assistant, user
 from contextbus_protocol.compaction import SummaryPart
@@ -111,7 +111,7 @@ async def test_what_came_is_told_as_parts_and_a_reason(
     endpoint: Endpoint, summariser: OpenAISummariser, answer: object, kinds: list[str], finish: str
 ) -> None:
     endpoint.answer = answer
-    summary = read_summary(await summariser.summarise(REQUEST))
+    summary = read_answer(await summariser.summarise(REQUEST))
     assert types(summary) == kinds
     assert summary.finish_reason == finish
 

@@ -21,7 +21,7 @@ from contextbus.cli.output import note, print_json, show_progress, stderr, stdou
 from contextbus.cli.running import run
 from contextbus.cli.summariser_options import FORMS, Watched, open_summariser
 from contextbus.client import CannotFit, Compacted, CompactionPlan, RetentionPolicy
-from contextbus.client.compaction.counting import CountTokens
+from contextbus.client.compaction.counting import CountGiven
 from contextbus.client.compaction.reasons import find_reasons
 from contextbus.core.ai_sdk import write_ai_sdk
 from contextbus.runtime.tokenizers import TOKENIZER_NAMES
@@ -166,7 +166,7 @@ async def _compact(
     work: Work, summariser: Watched, summary_input_tokens: int | None, output: Path | None, *, as_json: bool
 ) -> None:
     settings = work.settings
-    count: CountTokens | None = settings.count_tokens
+    count: CountGiven | None = settings.count_tokens
     with show_progress() as progress:
         task = progress.add_task(f"summarise with {summariser.name}", total=None)
         if summariser.is_remote and progress.disable:

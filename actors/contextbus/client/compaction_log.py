@@ -11,12 +11,14 @@ from contextbus.client.compaction_options import CompactionEvent, CompactionSetu
 from contextbus.client.reading import read_blobs, read_part
 from contextbus.core.compaction.composition import read_summary
 from contextbus.core.compaction.evaluation import evaluation_id
+from contextbus.core.history import SourceHistory
 from contextbus.replay.run_log import LoggedCommit, RunLog
 from contextbus.runtime.drive import JournalDriver
 from contextbus.runtime.logs import get_logger
 from contextbus.runtime.telling import tell
 from contextbus_protocol import blobs
 from contextbus_protocol.chat import Text
+from contextbus_protocol.commands import StepCompiled as StepAnswer
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import (
     CompactionCompleted,
@@ -171,13 +173,49 @@ class CompactionTeller:
         self._driver = driver
         self._run = run
         self._setup = setup
+        self._history = SourceHistory()  # that of the step that was told of last
+        self._checkpoint = ""
+        self._owes = False
         self.sequence = sequence
+
+    def expect(self) -> None:
+        """Read the log with the next step, whatever that says: what became of this one is not known."""
+        self._owes = True
+
+    async def tell_step(self, command: str, answer: StepAnswer, history: SourceHistory) -> None:
+        """Tell of a step that has its package; the log is not read where its answer shows that nothing was evaluated.
+
+        Args:
+            command: the step's command.
+            answer: its answer.
+            history: the source messages that this client knows of, those of the step first.
+        """
+        if self._setup is None or (self._setup.on_compress is None and self._setup.on_event is None):
+            return
+        history = history.keep(min(answer.count, history.count))
+        if self._owes or self._may_tell(answer, history):
+            await self.tell(command)
+        else:
+            self.sequence = max(answer.sequence, self.sequence)
+        self._history, self._checkpoint = history, answer.checkpoint
+
+    def _may_tell(self, answer: StepAnswer, history: SourceHistory) -> bool:
+        """Whether there may be an event: of a checkpoint, a failure, a turn's restore, or an attempt before."""
+        if answer.stored or "compaction-failed" in answer.warnings or answer.checkpoint != self._checkpoint:
+            return True
+        if not answer.checkpoint:
+            return False
+        if not history.begins_with(self._history):
+            return True
+        new = history[self._history.count :]
+        return any(entry.message is None or entry.message.role == "user" for entry in new)
 
     async def tell(self, command: str) -> None:
         """Tell what the log has of a step's evaluations; what cannot be read is logged and told with the next."""
         setup = self._setup
         if setup is None or (setup.on_compress is None and setup.on_event is None):
             return
+        self._owes = True
         try:
             commits = await read_part(self._driver, self._run, "run", self.sequence)
             for event in self._events_of(commits, command):
@@ -185,6 +223,7 @@ class CompactionTeller:
         except ContextBusError as exc:
             _log.warning("compaction_untold", run=self._run, error=type(exc).__name__)
             return
+        self._owes = False
         if commits:
             self.sequence = commits[-1].sequence
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal, cast, get_args
+from typing import Final, cast, get_args
 
 import msgspec
 
+from contextbus.client.compaction.validation import (
+    MEDIA_MODES,
+    check_function,
+    check_instructions,
+    check_number,
+    check_texts,
+    check_word,
+)
 from contextbus.client.triggers import TriggerFunction, protocol_triggers
+from contextbus.core.compaction.media import MediaMode
 from contextbus.core.compaction.policy import check_positive, check_ratio
 from contextbus.summarisers.built_in import EXTRACTIVE_ID
 from contextbus_protocol import subjects
 from contextbus_protocol.callbacks import BudgetInfo
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.digests import clean_text, digest_text
-from contextbus_protocol.errors import InvalidTypeError, RangeError
+from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import (
     CompactionCompleted,
     CompactionFailed,
@@ -27,7 +35,6 @@ from contextbus_protocol.values import CompactionOptions, OnFailure, RetentionPo
 MODEL_SECONDS: Final = 60.0
 """How long a summary may take that a model writes, in seconds."""
 
-Media = Literal["protect", "placeholder"]
 CompactionEvent = CompactionStarted | CompactionCompleted | CompactionFailed | CompactionRestored
 CountTokens = Callable[[tuple[ChatMessage, ...]], "Awaitable[int] | int"]
 """Counts a whole candidate array, in tokens, async or not (C.C.4)."""
@@ -97,7 +104,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     count_tokens: CountTokens | None = None
     long_running: Sequence[str] = ()
     summary_input_tokens: int | None = None
-    media: Media = "protect"
+    media: MediaMode = "protect"
     min_shrink: float = 0.1
     on_failure: OnFailure = "stop"
     on_compress: OnCompress | None = None
@@ -107,7 +114,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check everything here, where it is written, and keep it out of the reach of others."""
         msgspec.structs.force_setattr(self, "triggers", _check_triggers(self.triggers))
-        msgspec.structs.force_setattr(self, "long_running", check_names("long_running", self.long_running))
+        msgspec.structs.force_setattr(self, "long_running", check_texts("long_running", self.long_running))
         check_positive("target_tokens", self.target_tokens)
         for name in ("keep_last_messages", "keep_last_turns", "keep_recent_tokens"):
             value: object = getattr(self, name)
@@ -165,43 +172,15 @@ def check_reduction(given: object) -> None:
     instructions: object = fields["instructions"]
     budget: object = fields["summary_input_tokens"]
     seconds: object = fields["seconds"]
-    if not isinstance(instructions, str | None):
-        raise InvalidTypeError(f"instructions must be a text, not {type(instructions).__name__}")
+    check_instructions(instructions)
     if budget is not None:
         check_positive("summary_input_tokens", budget)
-    check_word("media", fields["media"], get_args(Media))
-    _check_number("min_shrink", fields["min_shrink"], most=1.0)
+    check_word("media", fields["media"], MEDIA_MODES)
+    check_number("min_shrink", fields["min_shrink"], most=1)
     if seconds is not None:
-        _check_number("seconds", seconds)
+        check_number("seconds", seconds)
     for name in ("count_tokens", "on_budget_exceeded", "on_compress", "on_event"):
-        function = fields.get(name)
-        if function is not None and not callable(function):
-            raise InvalidTypeError(f"{name} must be a function, not {type(function).__name__}")
-
-
-def check_word(name: str, value: object, words: Sequence[str]) -> None:
-    """Refuse what is none of some words.
-
-    Raises:
-        InvalidTypeError: it is none of them.
-    """
-    if value not in words:
-        raise InvalidTypeError(f"{name} must be one of {', '.join(words)}, not {value!r:.40}")
-
-
-def check_names(name: str, value: object) -> tuple[str, ...]:
-    """The names of tools as a tuple of its own.
-
-    Raises:
-        InvalidTypeError: it is no sequence of texts.
-    """
-    kind = type(value).__name__
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InvalidTypeError(f"{name} must be a sequence of names, not {kind}")
-    names = tuple(cast("Sequence[object]", value))
-    if not all(isinstance(each, str) for each in names):
-        raise InvalidTypeError(f"{name} holds names of tools only")
-    return cast("tuple[str, ...]", names)
+        check_function(name, fields.get(name))
 
 
 def digest_instructions(instructions: str | None) -> str | None:
@@ -224,10 +203,3 @@ def _check_triggers(value: object) -> tuple[TriggerFunction, ...]:
         if not callable(trigger):
             raise InvalidTypeError(f"triggers[{index}] must be a function, not {type(trigger).__name__}")
     return cast("tuple[TriggerFunction, ...]", triggers)
-
-
-def _check_number(name: str, value: object, most: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidTypeError(f"{name} must be a number, not {type(value).__name__}")
-    if not math.isfinite(value) or not 0 <= value <= most:
-        raise RangeError(f"{name} must be finite and not negative" + ("" if most == math.inf else f", at most {most}"))

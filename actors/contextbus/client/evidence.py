@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
+from contextbus.client.breakpoints import Breakpoints
 from contextbus.client.given import plain_usage
 from contextbus.client.report import Report, name_upstream
-from contextbus.core.cache_retention import Body, infer_retention
+from contextbus.core.cache_retention import infer_retention
 from contextbus.core.payload import Payload
 from contextbus.core.usage_facts import UsageFacts, is_aggregate, read_usage_facts
 from contextbus_protocol.chat import ChatMessage
@@ -22,7 +23,11 @@ class Evidence(TypedDict):
 
 
 def read_evidence(
-    report: Report, added: Sequence[ChatMessage], model: Model | None, rendered: Payload | None
+    report: Report,
+    added: Sequence[ChatMessage],
+    model: Model | None,
+    rendered: Payload | None,
+    breakpoints: Breakpoints,
 ) -> Evidence:
     """The evidence of a report; none of a call that did not succeed (C.M.12) or that has no usage.
 
@@ -31,6 +36,7 @@ def read_evidence(
         added: its messages, read.
         model: the model of its step.
         rendered: what the step rendered last; read where the report has no body (C.N.13).
+        breakpoints: what is known of the run's payloads; only a body of the host's own is read whole.
 
     Raises:
         InvalidTypeError: usage or upstream are of a wrong type.
@@ -41,11 +47,13 @@ def read_evidence(
     facts = read_usage_facts(usage)
     return Evidence(
         measured=None if is_aggregate(usage, added) else facts.measured,
-        retention_ms=None if model is None else _infer(report, facts, model, rendered),
+        retention_ms=None if model is None else _infer(report, facts, model, rendered, breakpoints),
     )
 
 
-def _infer(report: Report, facts: UsageFacts, model: Model, rendered: Payload | None) -> int | None:
+def _infer(
+    report: Report, facts: UsageFacts, model: Model, rendered: Payload | None, breakpoints: Breakpoints
+) -> int | None:
     """The retention; without cache reads or writes nothing is kept that it could be of (C.N.1, C.N.3)."""
     usage = facts.usage
     if usage.cache_read_tokens <= 0 and usage.cache_write_tokens <= 0:
@@ -54,16 +62,10 @@ def _infer(report: Report, facts: UsageFacts, model: Model, rendered: Payload | 
     return infer_retention(
         provider=model.provider,
         model_id=model.model_id,
-        body=_controls_of(sent) if isinstance(sent, Payload) else sent,
+        body=breakpoints.controls_of(sent) if isinstance(sent, Payload) else sent,
         response_model=report.response_model,
         upstream=name_upstream(report),
         writes_5m=facts.writes_5m,
         writes_1h=facts.writes_1h,
         reads=usage.cache_read_tokens,
     )
-
-
-def _controls_of(payload: Payload) -> Body:
-    """The body of a payload, or an empty one where it has no cache control: nothing else of ours sets a retention."""
-    text = payload.json()
-    return text if b'"cache_control"' in text else {}

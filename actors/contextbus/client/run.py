@@ -14,9 +14,9 @@ from contextbus.client.report import Report, read_report
 from contextbus.client.run_options import OpenBus, RunOptions
 from contextbus.client.run_requests import RunRequests
 from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
+from contextbus.client.snapshot_tools import WorkingMemoryTools
 from contextbus.client.step_hooks import StepHooks
 from contextbus.client.working_memory import RunWorkingMemory
-from contextbus.client.working_memory_tools import WorkingMemoryTools
 from contextbus.core.budget import require_count
 from contextbus.core.run import find_command
 from contextbus.core.run_state import RunState
@@ -266,7 +266,7 @@ class Run(RunRequests):
         added = read_given(report.messages) if succeeded else ()
         fields = read_report(report)
         rendered = None if step is None else step.rendered.payload
-        evidence = read_evidence(report, added, self._model_of(number), rendered)
+        evidence = read_evidence(report, added, self._model_of(number), rendered, self._history.breakpoints)
         asks, self._reported = ("report", number), number
         command = self._commands.id_of(asks, command)
 
@@ -359,10 +359,13 @@ class Run(RunRequests):
             if isinstance(exc, HookFailedError):
                 raise exc from callbacks.error
             raise
+        except BaseException:
+            self._teller.expect()
+            raise
         finally:
             callbacks.close()
             self._bus.note_over(self.id, command)
-        await self._teller.tell(command)
+        await self._teller.tell_step(command, answer, self._sender.handle.history)
         return answer
 
     async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import msgspec
 
+from contextbus.client.compaction.validation import check_texts
 from contextbus.client.compaction_options import (
     CompactionSetup,
     CountTokens,
-    Media,
     OnBudgetExceeded,
     OnCompress,
     OnEvent,
-    check_names,
     check_reduction,
     digest_instructions,
     summary_seconds,
 )
+from contextbus.core.compaction.media import MediaMode
 from contextbus.core.compaction.policy import check_positive, check_ratio
 from contextbus.summarisers.built_in import EXTRACTIVE_ID
 from contextbus_protocol.digests import clean_text
@@ -58,7 +58,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     count_tokens: CountTokens | None = None
     long_running: Sequence[str] = ()
     summary_input_tokens: int | None = None
-    media: Media = "protect"
+    media: MediaMode = "protect"
     min_shrink: float = 0.1
     on_budget_exceeded: OnBudgetExceeded | None = None
     on_compress: OnCompress | None = None
@@ -67,7 +67,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check everything here, where it is written."""
-        msgspec.structs.force_setattr(self, "long_running", check_names("long_running", self.long_running))
+        msgspec.structs.force_setattr(self, "long_running", check_texts("long_running", self.long_running))
         check_ratio("trigger_ratio", self.trigger_ratio)
         check_ratio("keep_ratio", self.keep_ratio)
         check_positive("keep_last_messages", self.keep_last_messages)

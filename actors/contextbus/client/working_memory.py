@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
-from contextbus.client.working_memory_tools import WorkingMemoryTools
+from contextbus.client.snapshot_tools import WorkingMemoryTools
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import Entry, SourceHistory
 from contextbus.core.working_memory_checks import decode_patch

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Generic, TypeVar, cast
 
 from contextbus.runtime.logs import get_logger
-from contextbus.runtime.user_functions import is_async
 from contextbus.sources.chunking import CHARACTERS_PER_TOKEN
+from contextbus.user_functions import is_async
 from contextbus_protocol.errors import InvalidTypeError, LimitError, RangeError
 from contextbus_protocol.values import LONGEST_MODEL, MAX_SAFE_INTEGER, SourceUsage
 

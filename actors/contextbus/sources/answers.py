@@ -16,9 +16,9 @@ import msgspec
 
 from contextbus.core.candidates import check_candidates
 from contextbus.runtime.telling import OnWarning, tell_warnings
-from contextbus.runtime.user_functions import takes_charge
 from contextbus.sources.accounting import Charge, unaccounted_tokens
 from contextbus.sources.interface import Answer, FoundRecords, MalformedAnswerError, Source, check_source
+from contextbus.user_functions import takes_charge
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import RangeError, ScopeConflictError, origin_of
 from contextbus_protocol.package import ContextWarning

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
-from contextbus.runtime.user_functions import is_async, takes_charge
 from contextbus.sources.accounting import Charge, Vectors, check_model, estimate_tokens
 from contextbus.sources.vectors import unit_vector
+from contextbus.user_functions import is_async, takes_charge
 from contextbus_protocol.errors import InvalidTypeError, RangeError
 
 BATCH: Final = 64

@@ -9,8 +9,8 @@ from typing import Protocol, cast, runtime_checkable
 import msgspec
 
 from contextbus.core.scope import narrow
-from contextbus.runtime.user_functions import DEFAULT_THREADS, UserFunction
 from contextbus.sources.accounting import Charge
+from contextbus.user_functions import DEFAULT_THREADS, UserFunction
 from contextbus_protocol import subjects
 from contextbus_protocol.digests import clean_text, digest_text
 from contextbus_protocol.errors import InvalidTypeError

@@ -13,7 +13,6 @@ import anyio
 import anyio.to_thread
 
 from contextbus.runtime.logs import get_logger
-from contextbus.runtime.user_functions import DEFAULT_THREADS, UserFunction
 from contextbus.sources.accounting import Charge
 from contextbus.sources.chunking import DEFAULT_TARGET_TOKENS
 from contextbus.sources.documents import DEFAULT_PATTERNS
@@ -21,6 +20,7 @@ from contextbus.sources.embedding import Embed, Embedder
 from contextbus.sources.interface import Answer, MalformedAnswerError, candidate, check_source
 from contextbus.sources.rag_index import IndexStoppedError, Progress, RagIndex, Refreshed
 from contextbus.sources.vectors import DimensionError, Near
+from contextbus.user_functions import DEFAULT_THREADS, UserFunction
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.questions import Query
 from contextbus_protocol.subjects import encode_name

@@ -13,7 +13,7 @@ from contextbus.summarisers.interface import (
     Summariser,
     SummaryRequest,
     check_summariser,
-    read_summary,
+    read_answer,
 )
 from contextbus_protocol.compaction import Summarise, Summarised, SummaryFailed
 from contextbus_protocol.errors import origin_of
@@ -49,7 +49,7 @@ class Handler:
         try:
             # The scope also tells a model's client how long the call may take.
             with anyio.move_on_after(question.seconds_left):
-                summary = read_summary(await self.summariser.summarise(request))
+                summary = read_answer(await self.summariser.summarise(request))
                 return Summarised(
                     run=question.run,
                     token=question.token,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from contextbus.core.estimate import make_estimator
-from contextbus.runtime.user_functions import UserFunction
 from contextbus.summarisers.interface import SummaryRequest
 from contextbus.summarisers.prompt import write_prompt
+from contextbus.user_functions import UserFunction
 from contextbus_protocol import subjects
 from contextbus_protocol.chat import ChatMessage
 

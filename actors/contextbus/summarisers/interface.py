@@ -9,8 +9,8 @@ from typing import Protocol, cast, runtime_checkable
 import msgspec
 
 from contextbus.core.compaction.finish import STOP, normalise_finish
-from contextbus.runtime.user_functions import DEFAULT_THREADS, UserFunction
 from contextbus.summarisers.prompt import write_prompt
+from contextbus.user_functions import DEFAULT_THREADS, UserFunction
 from contextbus_protocol import subjects
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.compaction import SummaryPart
@@ -152,7 +152,7 @@ def check_summariser(given: object) -> Summariser:
     return given
 
 
-def read_summary(answer: object) -> Summary:
+def read_answer(answer: object) -> Summary:
     """Read what a summariser returned: texts encodable, the finish reason normalised (C.F.10).
 
     Raises:

@@ -11,4 +11,6 @@ from contextbus_protocol.chat import ChatMessage
 
 def write_prompt(messages: Sequence[ChatMessage]) -> str:
     """JSON of these messages without what is a provider's own: signatures, encrypted reasoning, cache marks."""
+    # A compaction hands over bare messages already, since summarisers read them too; a request that somebody makes by
+    # hand may hold raw ones, and nothing of a provider's own may reach another.
     return serialise(map(strip_provider_data, messages))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.scripted import text_in
+from tests.core.compaction.test_linear_time import work
 
 from contextbus.core.checkpoints import first_change
 from contextbus.core.compaction.host_history import replace_history
@@ -89,6 +92,29 @@ def test_an_earlier_checkpoint_is_gone_on_from() -> None:
 def test_an_empty_history_is_none() -> None:
     with pytest.raises(InvalidTypeError):
         replace_history(request_of("ab"), [], ESTIMATOR)
+
+
+def other(size: int) -> str:
+    return "X" * size
+
+
+def reversed_(size: int) -> str:
+    return "".join(map(chr, range(0x4E00 + size, 0x4E00, -1)))
+
+
+def halved(size: int) -> str:
+    return "X" + "".join(map(chr, range(0x4E01, 0x4E00 + size, 2))) + "Y"
+
+
+@pytest.mark.rule("P.J.8")
+@pytest.mark.parametrize("shape", [other, reversed_, halved])
+def test_finding_what_is_the_runs_own_is_linear(shape: Callable[[int], str]) -> None:
+    def lines(size: int) -> int:
+        request = request_of("".join(map(chr, range(0x4E00, 0x4E00 + size))))
+        given_ = messages(shape(size))
+        return work(lambda: replace_history(request, given_, ESTIMATOR))
+
+    assert lines(800) <= 8.5 * lines(100)
 
 
 letters = st.text("abcX", min_size=1, max_size=12)

@@ -24,7 +24,7 @@ from contextbus.core.compaction.reduction import (
     begin,
 )
 from contextbus.core.history import digest_message
-from contextbus.summarisers.interface import read_summary
+from contextbus.summarisers.interface import read_answer
 from contextbus_protocol.events import ReplacedRange, TokenChange
 
 _TEXTS = ("text", "reasoning")
@@ -102,13 +102,13 @@ def begin_attempt(source: Source, options: Options, counter: Counter) -> Attempt
     )
 
 
-def read_answer(answer: object) -> Answer:
+def answer_of(answer: object) -> Answer:
     """What a summariser gave, as the reduction checks it: text parts joined, reasoning left out (C.G.5, C.G.7).
 
     Raises:
         MalformedSummaryError: it is neither a text nor a ``Summary``.
     """
-    summary = read_summary(answer)
+    summary = read_answer(answer)
     return Answer(
         text="".join(part.text for part in summary.parts if part.type == "text"),
         only_text=all(part.type in _TEXTS for part in summary.parts),

@@ -8,13 +8,14 @@ from typing import assert_never
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from contextbus.client.compaction.attempt import Attempt, begin_attempt, read_answer
-from contextbus.client.compaction.counting import CountTokens, counter_of
+from contextbus.client.compaction.attempt import Attempt, answer_of, begin_attempt
+from contextbus.client.compaction.counting import CountGiven, counter_of
 from contextbus.client.compaction.messages import read_source
-from contextbus.client.compaction.options import Media, OnFailure, check_options
+from contextbus.client.compaction.options import StopOrDrop, check_options
 from contextbus.client.compaction.results import CannotFit, Compacted
 from contextbus.client.given import GivenMessage
 from contextbus.core.compaction import reduction as reducing
+from contextbus.core.compaction.media import MediaMode
 from contextbus.core.compaction.reduction import Answer, Ask, CountComposed, CountRange, CountTail, CountWhole, Reduced
 from contextbus.summarisers.interface import AsyncFunction, Summariser, SummaryRequest, SyncFunction, summariser_of
 from contextbus_protocol.values import RetentionPolicy
@@ -27,15 +28,15 @@ async def compact(
     target_tokens: int,
     keep_last_messages: int | None = None,
     instructions: str | None = None,
-    count_tokens: CountTokens | None = None,
+    count_tokens: CountGiven | None = None,
     own_blocks: Collection[str] = (),
     long_running: Collection[str] = (),
     keep: RetentionPolicy | None = None,
     context_window: int | None = None,
     summary_input_tokens: int | None = None,
-    media: Media = "protect",
+    media: MediaMode = "protect",
     min_shrink: float = 0.0,
-    on_failure: OnFailure = "stop",
+    on_failure: StopOrDrop = "stop",
 ) -> Compacted | CannotFit:
     """Replace the older part of a conversation by a summary; nothing is kept between calls (C.A.1, C.A.10).
 
@@ -141,4 +142,4 @@ async def _ask(summariser: Summariser, ask: Ask, instructions: str) -> Answer:
     request = SummaryRequest(messages=ask.messages, instructions=instructions, max_output_tokens=ask.max_output_tokens)
     answer = await summariser.summarise(request)
     await checkpoint()
-    return read_answer(answer)
+    return answer_of(answer)

@@ -17,7 +17,7 @@ from contextbus.core.compaction.reduction import Count, CountComposed, CountRang
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import InvalidTypeError
 
-CountTokens = Callable[[tuple[GivenMessage, ...]], "int | Awaitable[int]"]
+CountGiven = Callable[[tuple[GivenMessage, ...]], "int | Awaitable[int]"]
 """Counts a complete list of messages, in tokens; it must not change them (C.C.4)."""
 
 

@@ -9,17 +9,15 @@ from typing import Final, NoReturn, cast
 import msgspec
 
 from contextbus.client.given import Dumpable, GivenMessage, read_given
-from contextbus.core.compaction.composition import LABEL, summary_message, summary_text
+from contextbus.core.compaction.composition import is_summary, summary_message, summary_text
 from contextbus.core.compaction.items import Item
 from contextbus.core.history import digest_message
 from contextbus.core.importers import Conversation, Provider, from_ai_sdk, from_anthropic, from_openai
 from contextbus.core.importers.detect import told_by
 from contextbus.core.json_text import MAX_DEPTH
-from contextbus_protocol.chat import ChatMessage, Text, ToolResult
+from contextbus_protocol.chat import ChatMessage, ToolResult
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
 
-_OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
-_OPENAI_KEYS: Final = ("tool_calls", "function_call", "refusal", "audio")
 _READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
     "openai": from_openai,
     "anthropic": from_anthropic,
@@ -136,21 +134,7 @@ def _read(plain: Sequence[dict[str, object]], indices: Sequence[int]) -> tuple[C
 
 def _provider_of(plain: Sequence[dict[str, object]]) -> Provider:
     """Which provider wrote the dicts: what several write alike is the AI SDK's (C.B)."""
-    told = told_by(plain)
-    if told is not None:
-        return told
-    return "openai" if any(map(_is_openai, plain)) else "ai-sdk"
-
-
-def _is_openai(message: dict[str, object]) -> bool:
-    content = message.get("content", "")
-    if any(key in message for key in _OPENAI_KEYS):  # an SDK's object has all of them, as null
-        return True
-    if content is None and message.get("role") == "assistant":
-        return True
-    parts = cast("Sequence[object]", content) if isinstance(content, list | tuple) else ()
-    fields = [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
-    return any(part.get("type") in _OPENAI_PARTS or (part.get("type") == "file" and "file" in part) for part in fields)
+    return told_by(plain) or "ai-sdk"
 
 
 def _items(messages: Sequence[ChatMessage], own_blocks: Collection[str]) -> tuple[Item, ...]:
@@ -162,14 +146,8 @@ def _items(messages: Sequence[ChatMessage], own_blocks: Collection[str]) -> tupl
         if digest_message(message) not in own:
             found.append(Item(message))
         else:
-            found.append(Item(message, "summary" if _is_summary(message) else "block"))
+            found.append(Item(message, "summary" if is_summary(message) else "block"))
     return tuple(found)
-
-
-def _is_summary(message: ChatMessage) -> bool:
-    """Whether one of our own blocks is an earlier summary, by its label (C.E.2)."""
-    first = message.content[0] if message.content else None
-    return message.role == "user" and isinstance(first, Text) and first.text.startswith(f"{LABEL}:\n")
 
 
 def _kind(value: object) -> str:

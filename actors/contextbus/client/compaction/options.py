@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
-from typing import Final, Literal, TypeVar, cast
+from typing import Final, Literal, cast
 
 import msgspec
 
+from contextbus.client.compaction.validation import (
+    MEDIA_MODES,
+    check_function,
+    check_instructions,
+    check_number,
+    check_texts,
+    check_word,
+)
 from contextbus.core.compaction.evaluation import ratio_room
 from contextbus.core.compaction.instructions import write_instructions
 from contextbus.core.compaction.policy import check_policy, check_positive
@@ -16,13 +22,10 @@ from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidTypeError, RangeError
 from contextbus_protocol.values import RetentionPolicy
 
-Media = Literal["protect", "placeholder"]
-OnFailure = Literal["stop", "drop"]
+StopOrDrop = Literal["stop", "drop"]
+"""What a failure does to a call; one that goes on as if there had been none is no call's (C.X.5)."""
 
-_MEDIA: Final[tuple[Media, ...]] = ("protect", "placeholder")
-_ON_FAILURE: Final[tuple[OnFailure, ...]] = ("stop", "drop")
-
-W = TypeVar("W", bound=str)
+_STOP_OR_DROP: Final[tuple[StopOrDrop, ...]] = ("stop", "drop")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     reduction: ReductionOptions
     instructions: str
     own_blocks: frozenset[str]
-    on_failure: OnFailure
+    on_failure: StopOrDrop
 
 
 def check_options(
@@ -58,10 +61,8 @@ def check_options(
     target = check_positive("target_tokens", target_tokens)
     if keep_last_messages is not None:
         check_positive("keep_last_messages", keep_last_messages)
-    if instructions is not None and not isinstance(instructions, str):
-        raise InvalidTypeError(f"instructions must be a text, not {type(instructions).__name__}")
-    if count_tokens is not None and not callable(count_tokens):
-        raise InvalidTypeError(f"count_tokens must be a function (messages) -> int, not {type(count_tokens).__name__}")
+    preserved = check_instructions(instructions)
+    check_function("count_tokens", count_tokens)
     policy = _check_policy(cast("int | None", keep_last_messages), keep)
     window = 0 if context_window is None else check_positive("context_window", context_window)
     if policy.keep_ratio is not None and not window:
@@ -72,16 +73,16 @@ def check_options(
         target_tokens=target,
         keep=policy,
         window_tokens=ratio_room(policy, window, 0),
-        long_running=_texts("long_running", long_running),
+        long_running=check_texts("long_running", long_running),
         summary_input_tokens=cast("int | None", summary_input_tokens),
-        media=_word("media", media, _MEDIA),
-        min_shrink=_share("min_shrink", min_shrink),
+        media=check_word("media", media, MEDIA_MODES),
+        min_shrink=check_number("min_shrink", min_shrink, most=1),
     )
     return Options(
         reduction=reduction,
-        instructions=write_instructions(None if instructions is None else clean_text(instructions)),
-        own_blocks=frozenset(_texts("own_blocks", own_blocks)),
-        on_failure=_word("on_failure", on_failure, _ON_FAILURE),
+        instructions=write_instructions(None if preserved is None else clean_text(preserved)),
+        own_blocks=frozenset(check_texts("own_blocks", own_blocks)),
+        on_failure=check_word("on_failure", on_failure, _STOP_OR_DROP),
     )
 
 
@@ -97,26 +98,3 @@ def _check_policy(keep_last_messages: int | None, keep: object) -> RetentionPoli
     if keep.keep_last_messages is not None:
         raise InvalidTypeError("keep_last_messages is given twice: leave it out, or leave it out of keep")
     return msgspec.structs.replace(keep, keep_last_messages=keep_last_messages)
-
-
-def _texts(name: str, value: object) -> tuple[str, ...]:
-    """Names or digests; one text alone would be taken for its letters."""
-    if isinstance(value, str | bytes) or not isinstance(value, Collection):
-        raise InvalidTypeError(f"{name} must be a collection of texts, not {type(value).__name__}")
-    found = tuple(cast("Collection[object]", value))
-    if not all(isinstance(text, str) for text in found):
-        raise InvalidTypeError(f"{name} must hold texts only")
-    return cast("tuple[str, ...]", found)
-
-
-def _word(name: str, value: object, words: tuple[W, ...]) -> W:
-    for word in words:
-        if isinstance(value, str) and value == word:
-            return word
-    raise InvalidTypeError(f"{name} must be one of {', '.join(map(repr, words))}")
-
-
-def _share(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= 1:
-        raise RangeError(f"{name} must be from 0 to 1")
-    return value

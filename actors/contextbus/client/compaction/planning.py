@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from contextbus.client.compaction.attempt import Attempt, begin_attempt, read_answer
+from contextbus.client.compaction.attempt import Attempt, answer_of, begin_attempt
 from contextbus.client.compaction.counting import counter_of
 from contextbus.client.compaction.messages import read_source
-from contextbus.client.compaction.options import Media, check_options
+from contextbus.client.compaction.options import check_options
 from contextbus.client.compaction.results import CannotFit, Compacted
 from contextbus.client.given import GivenMessage
 from contextbus.core.compaction import reduction as reducing
+from contextbus.core.compaction.media import MediaMode
 from contextbus.core.compaction.reduction import Ask, Reduced
 from contextbus.summarisers.interface import Summary, SummaryRequest
 from contextbus_protocol.events import ReplacedRange
@@ -51,7 +52,7 @@ def plan_compaction(
     long_running: Collection[str] = (),
     keep: RetentionPolicy | None = None,
     context_window: int | None = None,
-    media: Media = "protect",
+    media: MediaMode = "protect",
     min_shrink: float = 0.0,
 ) -> CompactionPlan | CannotFit:
     """Find what may be replaced and what room there is, as ``compact`` does; nobody is asked.
@@ -132,7 +133,7 @@ def apply_summary(plan: CompactionPlan, summary: str | Summary) -> Compacted | C
         MalformedSummaryError: the summary is neither.
         RangeError: ``count_tokens`` gave no integer from 0.
     """
-    attempt = _count(plan.attempt.take(read_answer(summary)))
+    attempt = _count(plan.attempt.take(answer_of(summary)))
     match attempt.request:
         case Reduced() | reducing.CannotFit() as outcome:
             return attempt.result(outcome)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contextbus.core.compaction.items import Item
-from contextbus.core.compaction.links import find_links
-from contextbus.core.compaction.policy import DEFAULT_KEEP_LAST_MESSAGES
+from contextbus.core.compaction.links import find_links, is_user_message
+from contextbus.core.compaction.policy import last_messages
 from contextbus.core.compaction.ranges import find_bounds
 from contextbus.core.compaction.reduction import ReductionOptions
 from contextbus_protocol.chat import ToolCall
@@ -43,18 +43,25 @@ def find_reasons(items: Sequence[Item], options: ReductionOptions, end: int) -> 
 def _kept(items: Sequence[Item], options: ReductionOptions) -> tuple[int | None, str]:
     """From which index on the policy keeps messages, as far as that shows without counting, and what it says."""
     keep = options.keep
-    said: list[str] = []
-    last = keep.keep_last_messages
-    if keep.keep_recent_tokens is not None:
-        said.append(f"within the latest {keep.keep_recent_tokens:,} tokens")
-    elif last is None and keep.keep_last_turns is None and keep.keep_ratio is None:
-        last = DEFAULT_KEEP_LAST_MESSAGES
+    last, turns = last_messages(keep), keep.keep_last_turns
+    found: list[tuple[int, str]] = []
     if last is not None:
-        said.append(f"one of the last {last} messages" if last > 1 else "the last message")
-    if said and last is not None and len(said) == 1:
         kept = [index for index, item in enumerate(items) if item.own != "block"]
-        return (kept[-last] if last <= len(kept) else 0), said[0]
-    return None, " or ".join(said) or "kept by the policy"
+        found.append((_nth_last(kept, last), f"one of the last {last} messages" if last > 1 else "the last message"))
+    if turns is not None:
+        asked = [index for index, item in enumerate(items) if is_user_message(item)]
+        found.append((_nth_last(asked, turns), f"within the last {turns} turns" if turns > 1 else "in the last turn"))
+    said = [text for _, text in found]
+    if keep.keep_recent_tokens is not None:
+        said.insert(0, f"within the latest {keep.keep_recent_tokens:,} tokens")
+    if keep.keep_ratio is not None:
+        said.insert(0, f"within {keep.keep_ratio:.0%} of the window")
+    first = min((index for index, _ in found), default=None) if len(said) == len(found) else None
+    return first, " or ".join(said)
+
+
+def _nth_last(indices: Sequence[int], n: int) -> int:
+    return indices[-n] if n <= len(indices) else 0
 
 
 def _protection(items: Sequence[Item], options: ReductionOptions, limit: int) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from contextbus_protocol.chat import ChatMessage, user
+from contextbus_protocol.chat import ChatMessage, Text, user
 
 LABEL: Final = "Previous conversation summary"
 """How the message of a summary begins (C.E.2)."""
+
+_HEAD: Final = f"{LABEL}:\n"
 
 ARCHIVE_LABEL: Final = "Archived"
 ARCHIVE_SCHEME: Final = "context://archive/"
@@ -23,13 +25,19 @@ def summary_text(summary: str, archive: str | None = None) -> str:
         summary: the summary's own text.
         archive: the digest of the archived span.
     """
-    text = f"{LABEL}:\n{summary}"
+    text = f"{_HEAD}{summary}"
     return text if archive is None else f"{text}\n{archive_line(archive)}"
 
 
 def summary_message(summary: str, archive: str | None = None) -> ChatMessage:
     """The message of a summary: the user's role and one text; history never becomes an instruction (C.E.3)."""
     return user(summary_text(summary, archive))
+
+
+def is_summary(message: ChatMessage) -> bool:
+    """Whether a message looks like that of a summary, by its label: a user may write the same (C.E.2)."""
+    first = message.content[0] if message.content else None
+    return message.role == "user" and isinstance(first, Text) and first.text.startswith(_HEAD)
 
 
 def archive_line(archive: str) -> str:
@@ -44,6 +52,5 @@ def archive_uri(archive: str) -> str:
 
 def read_summary(text: str, archive: str | None = None) -> str:
     """The summary in the text of its message, the inverse of ``summary_text``."""
-    label = f"{LABEL}:\n"
     line = "" if archive is None else f"\n{archive_line(archive)}"
-    return text.removeprefix(label).removesuffix(line)
+    return text.removeprefix(_HEAD).removesuffix(line)

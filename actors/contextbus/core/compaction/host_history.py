@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -62,14 +63,19 @@ def replace_history(request: RequestItems, messages: Sequence[ChatMessage], esti
     rest = min(_common(texts[same:][::-1], before[same:][::-1]), movable)
     behind = len(known) - rest
     facts = [fact for fact, _ in known[:same]]
+    places: dict[str, deque[int]] = {}
+    for index in range(same, behind):
+        places.setdefault(before[index], deque()).append(index)
     place = same
     for message, digest in zip(given[same : len(given) - rest], texts[same : len(texts) - rest], strict=True):
-        found = next((i for i in range(place, behind) if before[i] == digest), None)
-        if found is None:
-            facts.append(ReplacementFact(digest=digest, eighteenths=estimator.message(message)))
+        left = places.get(digest, deque())
+        while left and left[0] < place:  # the place only moves on, so what it passed is never looked at again
+            left.popleft()
+        if left:
+            place = left.popleft() + 1
+            facts.append(known[place - 1][0])
         else:
-            facts.append(known[found][0])
-            place = found + 1
+            facts.append(ReplacementFact(digest=digest, eighteenths=estimator.message(message)))
     source_count = known[behind - 1][1] if behind else 0
     return HostReplacement(given[: len(given) - rest], tuple(facts), source_count, same)
 

@@ -21,6 +21,8 @@ _AI_SDK_PARTS: Final = (
 )
 _OPENAI_ROLES: Final = ("developer", "tool", "function")
 _OPENAI_KEYS: Final = ("tool_calls", "tool_call_id", "function_call", "refusal")
+_NULL_KEYS: Final = ("tool_calls", "function_call", "refusal", "audio")
+_OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
 _READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
     "openai": from_openai,
     "anthropic": from_anthropic,
@@ -61,7 +63,10 @@ def _detect(value: object) -> Provider:
 
 
 def told_by(messages: Sequence[object]) -> Provider | None:
-    """The provider that the first message tells which is written in one provider's way alone."""
+    """The provider that the first message tells which is written in one provider's way alone.
+
+    Where none is, OpenAI if a message looks like it; None for what several write alike.
+    """
     for item in messages:
         if not isinstance(item, dict):
             continue
@@ -76,7 +81,22 @@ def told_by(messages: Sequence[object]) -> Provider | None:
             return "openai"
         if any(part.get("type") in _ANTHROPIC_PARTS for part in parts):
             return "anthropic"
-    return None
+    return "openai" if any(map(_may_be_openai, messages)) else None
+
+
+def _may_be_openai(message: object) -> bool:
+    """Whether a message that tells nothing for certain looks like OpenAI's."""
+    if not isinstance(message, dict):
+        return False
+    fields = cast("Object", message)
+    if any(key in fields for key in _NULL_KEYS):  # an SDK's object has all of them, as null
+        return True
+    content = fields.get("content", "")
+    if content is None and fields.get("role") == "assistant":
+        return True
+    listed = cast("list[object]", content) if isinstance(content, list | tuple) else ()
+    parts = [cast("Object", part) for part in listed if isinstance(part, dict)]
+    return any(part.get("type") in _OPENAI_PARTS or (part.get("type") == "file" and "file" in part) for part in parts)
 
 
 def _is_ai_sdk(part: Object) -> bool:

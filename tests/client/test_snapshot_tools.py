@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextbus.client.working_memory_tools import SnapshotHandle, WorkingMemoryTools, working_memory_tools
+from contextbus.client.snapshot_tools import SnapshotHandle, WorkingMemoryTools, working_memory_tools
 from contextbus.core.working_memory import create_working_memory
 from contextbus.core.working_memory_patch import PatchResult, apply_working_memory_patch
 from contextbus_protocol.chat import Text, ToolResult
