@@ -71,7 +71,8 @@ class MessageFact(Value, frozen=True):
     """One source message: its digest, its cost in eighteenths of a token (D.M.4) and its role.
 
     ``skill_calls`` are its calls of ``load_skill``; ``succeeded`` are the ids of calls to which it holds a result of
-    that tool that is no error (D.K.26).
+    that tool that is no error (D.K.26).  ``only_results`` tells that a message of role user holds tool results alone, so
+    that it is no message of the user's (C.E.6); logs of before do not say it, and it counts as one there.
     """
 
     digest: str
@@ -79,6 +80,7 @@ class MessageFact(Value, frozen=True):
     role: Role = "user"
     skill_calls: tuple[SkillCall, ...] = ()
     succeeded: tuple[str, ...] = ()
+    only_results: bool = False
 
 
 class MessagesAppended(Event, frozen=True, kw_only=True, tag="messages-appended"):

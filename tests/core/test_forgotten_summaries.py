@@ -18,7 +18,7 @@ from contextbus.core.history import digest_message
 from contextbus.core.projection import applied, request_count, request_eighteenths
 from contextbus.core.run_state import RunState
 from contextbus_protocol import blobs, digests
-from contextbus_protocol.chat import ChatMessage, assistant, system, user
+from contextbus_protocol.chat import ChatMessage, Text, ToolResult, assistant, system, user
 from contextbus_protocol.errors import NotFoundError
 from contextbus_protocol.events import (
     CallSucceeded,
@@ -219,6 +219,9 @@ def test_where_the_messages_are_gone_the_history_goes_on_from_the_boundary() -> 
     event, messages = dropped(second, third)
     assert messages == (SECOND[1],)
     assert event.replacement == (ReplacementFact(digest=digest_message(SECOND[1]), eighteenths=180, source=3),)
+    results = ChatMessage(role="user", content=(ToolResult(id="t1", name="look", content=(Text("found"),)),))
+    told = drop_forgotten(state, 4, {first: FIRST, second: (SECOND[0], results), third: THIRD}, started(), estimator)
+    assert [fact.source for fact in told.event.replacement] == [0, 1]  # results alone are none of the user's (C.E.6)
     done = commit_to(state, event)
     assert applied(done) is not None
     later = commit_to(replace(state, redaction_due=False), event)  # a step without compaction came between

@@ -141,7 +141,7 @@ def extend(state: RunState, event: MessagesAppended) -> RunState:
     if event.inputs and event.messages:
         segment = Segment(event.start, event.start + len(event.messages), event.inputs)
         state = replace(state, segments=state.segments.extend((segment,)))
-    if any(fact.role == "user" for fact in event.messages):
+    if any(fact.role == "user" and not fact.only_results for fact in event.messages):
         state = replace(state, turn_begins=True)
     checkpoint = state.checkpoint
     if checkpoint is not None and not checkpoint.applies and is_applicable(state, checkpoint):
