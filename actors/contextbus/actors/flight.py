@@ -84,7 +84,8 @@ class Flight(msgspec.Struct, frozen=True):
     is the sequence of the commit whose stored package is gone, 0 if none is.  ``timed`` tells that the timer runs which
     ends the questions to the host and to sources; ``usage`` is what answers cost that were forgotten again.
 
-    ``question`` is the token of what the host is asked for at present, of the function ``asked``.  ``checkpoint`` is
+    ``question`` is the token of what the host is asked for at present, of the function ``asked``, ``trigger`` the index
+    of the trigger among them.  ``checkpoint`` is
     the blob of a checkpoint that was read, ``host_tokens`` what the host counted, ``matched`` what its triggers said,
     ``evaluation`` the last such answer, ``failing`` the phase in which the evaluation failed, and ``compacted`` what
     came of the compaction.  ``given`` is what the host gave of its too large history, of the chain ``given_for``, and
@@ -117,6 +118,7 @@ class Flight(msgspec.Struct, frozen=True):
     gone: int = 0
     question: str = ""
     asked: CallbackName | None = None
+    trigger: int | None = None
     checkpoint: str = ""
     host_tokens: int | None = None
     matched: tuple[tuple[int, bool], ...] = ()
