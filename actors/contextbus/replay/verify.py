@@ -225,7 +225,7 @@ def _check_messages(
 
 
 def _read_again(state: RunState, messages: Sequence[ChatMessage], event: MessagesAppended) -> tuple[MessageFact, ...]:
-    """The facts of the messages with what their parts say read again: loads of skills, results alone (D.K.26, C.E.6)."""
+    """The facts of the messages with what their parts say read again (D.K.26, C.E.6)."""
     read = (
         msgspec.structs.replace(fact, skill_calls=calls, succeeded=succeeded, only_results=is_only_results(message))
         for fact, message in zip(event.messages, messages, strict=True)
