@@ -43,7 +43,8 @@ class CompactionStarted(Event, frozen=True, kw_only=True, tag="compaction-starte
     ``options`` are what the range is chosen by, ``policy`` those of the trigger.  ``token_scope`` is ``request``; old
     events without it mean message estimates (C.O.12).  ``step`` is the step before which it happens;
     ``binds_thinking`` tells that its model binds thinking to the prefix (C.X.6), ``memory_sequence`` which state of the
-    working memory it is of.
+    working memory it is of.  ``taken_by`` is the instance of the actor that took the evaluation: two that take one tell
+    their starts apart, and the second one asks no summariser (C.F.1).
     """
 
     evaluation: str
@@ -62,6 +63,7 @@ class CompactionStarted(Event, frozen=True, kw_only=True, tag="compaction-starte
     policy: RetentionPolicy
     binds_thinking: bool = False
     memory_sequence: int = 0
+    taken_by: str = ""
 
 
 class ReplacedRange(Value, frozen=True):
@@ -138,8 +140,9 @@ class CompactionCompleted(Event, frozen=True, kw_only=True, tag="compaction-comp
 class CompactionFailed(Event, frozen=True, kw_only=True, tag="compaction-failed"):
     """An evaluation, a reduction or the saving of a checkpoint failed (C.O.4); the history is as it was.
 
-    ``usage`` is that of a summary that was refused.  ``refused`` is the cost of the range whose summary did not shrink
-    it, in eighteenths of a token (C.X.4).  ``origin_code`` and ``origin_type`` name what a summariser raised.
+    ``usage`` is that of summaries that were refused, or that came to nothing (C.K.5).  ``refused`` is the cost of the
+    range whose summary did not shrink it, in eighteenths of a token (C.X.4).  ``origin_code`` and ``origin_type`` name
+    what a summariser raised.
     """
 
     evaluation: str

@@ -54,48 +54,13 @@ from contextbus_protocol.values import (
 )
 from contextbus_protocol.working_memory import WorkingMemoryPatch, WorkingMemorySnapshot
 
-__all__ = [
-    "AnyEvent",
-    "BlockFact",
-    "CallFailed",
-    "CallSucceeded",
-    "Commit",
-    "CompactionCompleted",
-    "CompactionFailed",
-    "CompactionPhase",
-    "CompactionReason",
-    "CompactionReset",
-    "CompactionRestored",
-    "CompactionStarted",
-    "EntryFact",
-    "Event",
-    "HistoryCleared",
-    "HistoryReplaced",
-    "IdentifierCounts",
-    "MessageFact",
-    "MessagesAppended",
-    "PackageRedacted",
-    "PreparedFact",
-    "PreparedMessages",
-    "RecordAllowed",
-    "RecordErased",
-    "RecordReference",
-    "RefreshRequested",
-    "ReplacedRange",
-    "ReplacementFact",
-    "RunStarted",
-    "SkillCall",
-    "SourceFact",
-    "StepCompiled",
-    "StepFailed",
-    "SummaryRedacted",
-    "TokenChange",
-    "UnknownEvent",
-    "UsageFact",
-    "WorkingMemoryCreated",
-    "WorkingMemoryPatched",
-    "WorkingMemoryUsed",
-]
+__all__ = ["AnyEvent", "BlockFact", "CallFailed", "CallSucceeded", "Commit", "CompactionCompleted", "CompactionFailed"]
+__all__ += ["CompactionPhase", "CompactionReason", "CompactionReset", "CompactionRestored", "CompactionStarted"]
+__all__ += ["EntryFact", "Event", "HistoryCleared", "HistoryReplaced", "IdentifierCounts", "MessageFact"]
+__all__ += ["MessagesAppended", "PackageRedacted", "PreparedFact", "PreparedMessages", "RecordAllowed", "RecordErased"]
+__all__ += ["RecordReference", "RefreshRequested", "ReplacedRange", "ReplacementFact", "RunStarted", "SkillCall"]
+__all__ += ["SourceFact", "StepCompiled", "StepFailed", "SummaryRedacted", "TokenChange", "UnknownEvent", "UsageFact"]
+__all__ += ["WorkingMemoryCreated", "WorkingMemoryPatched", "WorkingMemoryUsed"]
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):

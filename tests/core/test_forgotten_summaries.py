@@ -245,7 +245,7 @@ def test_the_archived_span_lists_the_records_of_the_blocks_in_or_before_it() -> 
     assert [item.own for item in request.items] == ["", "", "block", "", "", "block", "", "block"]
     for end, records in ((2, []), (3, ["r0"]), (5, ["r0"]), (6, ["r0", "r1"]), (8, ["r0", "r1", "r2"])):
         assert [r.record_id for r in request.records_before(end)] == records
-        _, span = archive_of(request, 0, end)
+        span = archive_of(request, 0, end).data
         assert [r.record_id for r in blobs.decode_archive(span).records] == records
 
 

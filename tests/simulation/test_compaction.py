@@ -318,7 +318,6 @@ def test_an_actor_that_dies_beside_the_summariser_leaves_an_interrupted_evaluati
     run.harness.finish()
 
 
-@pytest.mark.xfail(strict=True, reason="both see the other's start as their own, since its commit has the same bytes")
 @pytest.mark.rule("C.F.1", "C.K.9")
 def test_two_instances_that_take_one_evaluation_buy_one_summary() -> None:
     run = Compacting()

@@ -25,6 +25,7 @@ from contextbus_protocol.commands import (
 from contextbus_protocol.commit_requests import HistoryFact
 from contextbus_protocol.compaction import CompactionEnded
 from contextbus_protocol.events import CompactionPhase, PreparedFact, UsageFact
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.questions import ItemsOffered, Query
 from contextbus_protocol.values import Scope, SourceResult, StepOptions
 
@@ -147,6 +148,17 @@ class SelectionState(msgspec.Struct, frozen=True):
 def items_token(flight: Flight) -> str:
     """The token of the present question to working_memory: an answer to an earlier one is not taken for its answer."""
     return f"{flight.token}#items{flight.items_asked}" if flight.items_asked else flight.token
+
+
+def answer_token(flight: Flight, message: AnyMessage) -> str:
+    """The token that an answer must carry to be one of this flight."""
+    match message:
+        case ItemsOffered():
+            return items_token(flight)
+        case CallbackAnswered():
+            return flight.question
+        case _:
+            return flight.token
 
 
 def deadline_token(command: RunCommand) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from contextbus.actors.compacting import count_candidate, reduction_options
+from contextbus.actors.compacting import reduction_options
 from contextbus.core.compaction import reduction as reducing
+from contextbus.core.compaction.counting import count_candidate
 from contextbus.core.compaction.ranges import replayed_message
 from contextbus.core.compaction.reduction import (
     Ask,
