@@ -90,6 +90,16 @@ class Compacting:
         """The host ends a pause."""
         self.harness.send(self.ada, ResetCompaction(**self.harness.head(self.ada)))
 
+    def spent(self) -> int:
+        """The input tokens of every summary that arrived in time."""
+        asked = [s for s in self.world.summaries if s.over < s.asked + s.request.seconds_left]
+        return sum(sum(map(len, texts_of(s.request.messages))) // 4 + 40 for s in asked)
+
+    def told(self) -> int:
+        """The input tokens of summaries that the log tells of."""
+        ends = (*self.completed(), *self.harness.events(CompactionFailed))
+        return sum(0 if e.usage is None else e.usage.input_tokens for e in ends)
+
     @property
     def bought(self) -> int:
         """How many summaries were asked for."""
@@ -292,6 +302,39 @@ def test_what_is_appended_beside_a_compaction_stays_behind_the_boundary_and_cost
     (event,) = run.completed()
     assert event.source_count == 10
     assert run.sent()[-1] == user("in between")
+    run.harness.finish()
+
+
+def append_while_written(run: Compacting, *texts: str, behind: int = 1) -> None:
+    """Have bob append once the summariser was asked so often."""
+    if len(run.world.summaries) < behind:
+        run.world.at(0.0001, lambda: append_while_written(run, *texts, behind=behind))
+        return
+    run.bob.handle = run.bob.handle.append([user(text) for text in texts])
+    run.harness.start(run.bob, run.appended(run.bob))
+
+
+@pytest.mark.rule("C.K.9", "C.K.5", "C.X.5")
+@pytest.mark.parametrize("on_failure", ["stop", "continue", "drop"])
+@pytest.mark.parametrize("words", [150, 1_000])
+def test_a_summary_that_no_longer_fits_since_others_appended_is_no_failure_and_its_cost_is_told(
+    on_failure: OnFailure, words: int
+) -> None:
+    run = Compacting(on_failure=on_failure, target=400)
+    run.say(*long_talk(12))
+    run.bob.handle = run.bob.handle.rebase(*read_messages(run.world, RUN))
+    run.world.writing = 0.2
+    run.begin("fitting")
+    append_while_written(run, "word " * words)
+    run.harness.rest()
+    run.world.behaviours = []
+    run.world.writing = None
+    assert ("compact", "summary-too-large", None) not in run.failures()
+    first = run.harness.events(CompactionStarted)[0].evaluation
+    (event, *_) = run.harness.events(CompactionFailed)
+    assert (event.evaluation, event.phase, event.reason) == (first, "persist", "error")
+    assert run.spent() == run.told()
+    assert not any(e.dropped and e.evaluation == first for e in run.completed())
     run.harness.finish()
 
 
