@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from contextbus.actors import compacting
+from contextbus.client.compaction_log import list_compactions
 from contextbus.core import checkpoints
 from contextbus.core.compaction import ranges, reduction
+from contextbus.replay.run_log import RunLog, read_commits
 from contextbus_protocol import codec
 from contextbus_protocol.chat import ChatMessage, Text, assistant, user
 from contextbus_protocol.commands import AppendMessages, ErrorReply, ReportStep, ResetCompaction, StepCompiled
@@ -97,7 +99,7 @@ class Compacting:
 
     def told(self) -> int:
         """The input tokens of summaries that the log tells of."""
-        ends = (*self.completed(), *self.harness.events(CompactionFailed))
+        ends: list[CompactionCompleted | CompactionFailed] = [*self.completed(), *self.harness.events(CompactionFailed)]
         return sum(0 if e.usage is None else e.usage.input_tokens for e in ends)
 
     @property
@@ -358,6 +360,8 @@ def test_an_actor_that_dies_beside_the_summariser_leaves_an_interrupted_evaluati
     (done,) = run.completed()
     assert run.bought == len(started) == 2
     assert done.evaluation == started[1] != started[0]
+    log = RunLog(RUN, read_commits(run.world.server.records(LOG)), ())
+    assert [c.status for c in list_compactions(log)] == ["interrupted", "completed"]
     run.harness.finish()
 
 
