@@ -300,7 +300,7 @@ async def test_no_payload_turns_on_a_providers_own_compaction(target: str, limit
             given = options(messages_exceed(limit), on_failure=on_failure, **more)
             run = await bus.run("r", **given)
             run.append(*talk(4))
-            settings = {"temperature": 0, "truncation": "auto", "context_management": {"edits": []}}
+            settings: dict[str, object] = {"temperature": 0, "truncation": "auto", "context_management": {"edits": []}}
             for _ in range(2):
                 step = await run.before_model_call(model=model, settings=settings)
                 body = json.loads(step.payload(target).json())
