@@ -34,7 +34,7 @@ from contextbus_protocol.events import (
     StepFailed,
 )
 from contextbus_protocol.events import StepCompiled as StepCompiledEvent
-from contextbus_protocol.values import Trigger
+from contextbus_protocol.values import Trigger, Usage
 
 replace = msgspec.structs.replace
 NEVER = compacting(triggers=(Trigger(kind="messages-exceed", limit=999),))
@@ -543,3 +543,23 @@ def test_neither_summary_nor_message_nor_the_text_of_a_failure_is_in_the_log() -
     for word in (b"XYZZY", b"PLUGH", b"summary of", b"Note", b"ticket", b"secret", b"word word"):
         assert word not in log
     assert any(b"PLUGH" in data for data in trio.log.blobs.values())
+
+
+@pytest.mark.rule("C.K.5", "C.K.8")
+def test_what_a_cancelled_step_paid_is_told_with_the_next_compaction() -> None:
+    trio = held(compaction=compacting(summary_input_tokens=60))
+    trio.tell(replace(answer_to(trio.asked[-1], "Short."), usage=Usage(70, 7)), to="compaction")
+    job = trio.compaction.state.job
+    assert job is not None
+    assert job.usages == (Usage(70, 7),)
+    trio.tell(CancelCommand(run=RUN, tenant=TENANT, command="c1"))
+    assert trio.kinds == ["started"]
+    assert trio.compaction.state.job is None
+    trio.summary = "Short."
+    (answer,) = trio.tell(trio.step(command="c3"))
+    assert isinstance(answer, StepCompiled)
+    usage = trio.find(CompactionCompleted).usage
+    assert usage is not None
+    assert usage.input_tokens >= 70
+    assert trio.compaction.state.spent == ()
+    assert trio.verify().is_clean

@@ -403,3 +403,15 @@ async def test_one_recent_turn_above_the_threshold_is_no_loop() -> None:
             await run.after_model_call(contextbus.Report(status="failed"))
         assert len(writer.asked) <= 1
         assert warned == ["compaction-failed"] * 6  # each step says once that it goes on with the whole history
+
+
+@pytest.mark.rule("C.F.8", "D.I.5", "D.W.2")
+async def test_what_a_summariser_raises_beside_an_overflow_is_the_cause() -> None:
+    writer = Writing(RuntimeError("down"))
+    async with bus_writing(writer) as bus:
+        run = await bus.run("r", **options(triggers=[messages_exceed(100)]))
+        run.append(*talk(4))
+        await run.before_model_call(model=BIG)
+        with pytest.raises(SummariserFailedError) as raised:
+            await run.on_overflow()
+        assert raised.value.__cause__ is writer.answer

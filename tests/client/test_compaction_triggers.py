@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.client.compacting_runs import (
@@ -30,6 +31,7 @@ from contextbus.sources.interface import check_source
 from contextbus_protocol.chat import user
 from contextbus_protocol.errors import CallbackTimeoutError, HookFailedError
 from contextbus_protocol.events import CompactionFailed, CompactionStarted
+from contextbus_protocol.values import Model, OnFailure
 
 Trigger = Callable[[CompactionSnapshot], object]
 
@@ -240,3 +242,69 @@ async def test_on_a_server_trigger_and_counter_are_asked_in_the_clients_process(
         again.append(user("More?"))
         assert contents(await again.before_model_call(model=SMALL)) == [*contents(step), "Done.", "More?"]
         assert (await bus.verify("r")).is_clean
+
+
+@pytest.mark.rule("C.L.6")
+async def test_after_a_restore_a_trigger_looks_at_what_stands_in_place_of_the_history() -> None:
+    seen: list[CompactionSnapshot] = []
+
+    def look(snapshot: CompactionSnapshot) -> bool:
+        seen.append(snapshot)
+        return False
+
+    async with bus_writing(Writing()) as bus:
+        run = await bus.run("r", **options(look, messages_exceed(8)))
+        run.append(*talk(4))
+        await run.before_model_call(model=SMALL)
+        await run.after_model_call(DONE)
+        whole = seen[0]
+        assert await kinds(bus, run) == ["started", "completed"]
+        run.append(user("Next?"))
+        seen.clear()
+        await run.before_model_call(model=SMALL)
+        restored = seen[0]
+        assert "restored" in await kinds(bus, run)
+        assert said(restored.messages)[0].startswith("Previous conversation summary:\nShort.\n")
+        assert said(restored.messages)[-1] == "Next?"
+        assert len(restored.messages) < len(whole.messages)
+        assert restored.tokens < whole.tokens
+        again = await bus.run("r", **options(look, messages_exceed(8)))  # another host
+        again.append(user("And then?"))
+        seen.clear()
+        await again.before_model_call(model=SMALL)
+        assert said(seen[0].messages)[:-1] == said(restored.messages)
+
+
+NATIVE = {"context_management", "compaction", "truncation", "compact_threshold", "transforms", "contextManagement"}
+"""Members by which a provider is told to shorten a history itself."""
+
+
+def members(value: object) -> set[str]:
+    """The names of every member of a body, at any depth."""
+    if isinstance(value, dict):
+        given = cast("dict[str, object]", value)
+        return set(given).union(*map(members, given.values()))
+    if isinstance(value, list):
+        return set[str]().union(*map(members, cast("list[object]", value)))
+    return set()
+
+
+@pytest.mark.rule("C.M.15")
+@pytest.mark.parametrize("target", ["anthropic", "openai"])
+@pytest.mark.parametrize("limit", [6, 100])
+@pytest.mark.parametrize("on_failure", ["stop", "continue", "drop"])
+async def test_no_payload_turns_on_a_providers_own_compaction(target: str, limit: int, on_failure: OnFailure) -> None:
+    model = Model("anthropic" if target == "anthropic" else "openai", "any", 1_000, 100)
+    for more in ({}, {"media": "placeholder", "summary_input_tokens": 200, "min_shrink": 0.0}):
+        async with bus_writing(Writing()) as bus:
+            given = options(messages_exceed(limit), on_failure=on_failure, **more)
+            run = await bus.run("r", **given)
+            run.append(*talk(4))
+            settings: dict[str, object] = {"temperature": 0, "truncation": "auto", "context_management": {"edits": []}}
+            for _ in range(2):
+                step = await run.before_model_call(model=model, settings=settings)
+                body = json.loads(step.payload(target).json())
+                assert body["messages"]
+                assert not members(body) & NATIVE
+                await run.after_model_call(DONE)
+            assert ("completed" in await kinds(bus, run)) == (limit == 6)

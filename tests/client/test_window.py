@@ -361,7 +361,7 @@ async def test_on_compress_is_told_once_it_is_durable() -> None:
 
     async def told(summary: str, count: int, details: CompactionCompleted) -> None:
         stored = (await state_of(bus, run)).checkpoint
-        found.append((summary, count, details, stored is not None and stored.evaluation == details.evaluation))
+        found.append((summary, count, details, stored is not None and stored.replaced_by == details.replaced_by))
 
     async with held(on_compress=told) as (bus, run):
         run.append(*talk(OVER))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from contextbus.core import checkpoints
 from contextbus.core.history import Entry
+from contextbus.core.persistent import CHUNK, Vector
 from contextbus.core.placed_blocks import PlacedBlock, PlacedBlocks
 from contextbus.core.projection import blocks_before, request_count, request_digests, request_eighteenths
-from contextbus.core.run_state import Checkpoint, CompactionFailures, RunState
+from contextbus.core.run_state import Checkpoint, CompactionFailures, RunState, Segment
 from contextbus_protocol.events import (
     BlockFact,
     CompactionCompleted,
@@ -55,7 +57,7 @@ def runs(draw: st.DrawFn) -> RunState:
     sources = draw(st.lists(st.integers(0, covered - 1), max_size=2, unique=True))
     facts = summary(covered, *sorted(sources))
     return state_of(
-        count, positions, Checkpoint("e", covered, "h", facts, "blob", None, covered * 10, 5 + 10 * len(sources))
+        count, positions, Checkpoint(covered, "h", facts, "blob", None, covered * 10, 5 + 10 * len(sources))
     )
 
 
@@ -156,3 +158,18 @@ def test_a_dropped_range_goes_on_with_the_row_if_its_summariser_was_asked() -> N
     assert (third.failures.in_row, third.failures.paused_at) == (3, 20)
     assert checkpoints.complete(state, replace(dropped, pieces=0)).failures == state.failures
     assert checkpoints.complete(state, completed(state, 4, 4)).failures == CompactionFailures()
+
+
+@pytest.mark.rule("C.L.4")
+@given(lengths=st.lists(st.integers(1, 3), max_size=2 * CHUNK), data=st.data())
+def test_a_cut_keeps_the_segments_before_it_and_the_beginning_of_the_one_it_goes_through(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    ends = [*accumulate(lengths)]
+    segments = [Segment(end - length, end, f"b{end}") for length, end in zip(lengths, ends, strict=True)]
+    keep = data.draw(st.integers(0, (ends or [0])[-1] + 1))
+    whole = Vector[Segment]().extend(segments)
+    kept = checkpoints.rewind(replace(RunState("r"), segments=whole), keep).segments
+    assert kept == Vector[Segment]().extend(replace(s, end=min(s.end, keep)) for s in segments if s.start < keep)
+    shared = zip(kept.chunks, whole.chunks, strict=False)
+    assert all(a is b or a[-1].end == keep for a, b in shared)

@@ -18,7 +18,7 @@ from contextbus.core.history import digest_message
 from contextbus.core.projection import applied, request_count, request_eighteenths
 from contextbus.core.run_state import RunState
 from contextbus_protocol import blobs, digests
-from contextbus_protocol.chat import ChatMessage, assistant, system, user
+from contextbus_protocol.chat import ChatMessage, Text, ToolResult, assistant, system, user
 from contextbus_protocol.errors import NotFoundError
 from contextbus_protocol.events import (
     CallSucceeded,
@@ -219,6 +219,9 @@ def test_where_the_messages_are_gone_the_history_goes_on_from_the_boundary() -> 
     event, messages = dropped(second, third)
     assert messages == (SECOND[1],)
     assert event.replacement == (ReplacementFact(digest=digest_message(SECOND[1]), eighteenths=180, source=3),)
+    results = ChatMessage(role="user", content=(ToolResult(id="t1", name="look", content=(Text("found"),)),))
+    told = drop_forgotten(state, 4, {first: FIRST, second: (SECOND[0], results), third: THIRD}, started(), estimator)
+    assert [fact.source for fact in told.event.replacement] == [0, 1]  # results alone are none of the user's (C.E.6)
     done = commit_to(state, event)
     assert applied(done) is not None
     later = commit_to(replace(state, redaction_due=False), event)  # a step without compaction came between
@@ -242,7 +245,7 @@ def test_the_archived_span_lists_the_records_of_the_blocks_in_or_before_it() -> 
     assert [item.own for item in request.items] == ["", "", "block", "", "", "block", "", "block"]
     for end, records in ((2, []), (3, ["r0"]), (5, ["r0"]), (6, ["r0", "r1"]), (8, ["r0", "r1", "r2"])):
         assert [r.record_id for r in request.records_before(end)] == records
-        _, span = archive_of(request, 0, end)
+        span = archive_of(request, 0, end).data
         assert [r.record_id for r in blobs.decode_archive(span).records] == records
 
 

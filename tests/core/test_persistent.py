@@ -58,3 +58,11 @@ def test_a_longer_vector_is_not_the_beginning(length: int) -> None:
     assert vector(items).begins_with(vector(items))
     assert not vector(items).begins_with(vector([*items, 0]))
     assert not vector(items).begins_with(vector([*items, *range(CHUNK)]))
+
+
+@given(items=ITEMS, count=st.integers(0, 3 * CHUNK + 5))
+def test_keeping_the_first_shares_their_chunks_and_has_one_form(items: list[int], count: int) -> None:
+    whole = vector(items)
+    kept = whole.keep(count)
+    assert kept == vector(items[:count])
+    assert all(a is b for a, b in zip(kept.chunks, whole.chunks, strict=False))

@@ -11,9 +11,10 @@ from tests.core.logs import MODEL, append, commit_to, compiled
 from contextbus.core.estimate import make_estimator
 from contextbus.core.history import digest_message
 from contextbus.core.run_state import RunState
-from contextbus.core.step import StepPlan, decide_step, plan_step, take_messages
+from contextbus.core.step import StepPlan, apply_history, decide_step, plan_step, take_messages
 from contextbus.core.working_memory import create_working_memory
-from contextbus_protocol.chat import ChatMessage, assistant, user
+from contextbus_protocol.chat import ChatMessage, Text, ToolResult, assistant, user
+from contextbus_protocol.codec import encode_json
 from contextbus_protocol.commands import NewMessages
 from contextbus_protocol.digests import EMPTY_CHAIN, digest_text, extend_chain
 from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError
@@ -36,6 +37,7 @@ OPTIONS = StepOptions(scope=SCOPE, model=MODEL, sources=(SourceSpec("docs", "rag
 TEXT = "Deploys need a green CI run."
 FOUND = SourceResult("docs", "rag", candidates=(Candidate("0", TEXT, 0.9, digest_text(TEXT)),))
 A, B, C = user("a"), assistant("b"), user("c")
+RESULTS = ChatMessage(role="user", content=(ToolResult(id="t1", name="look", content=(Text("found"),)),))
 replace = msgspec.structs.replace
 
 
@@ -202,3 +204,26 @@ def test_the_same_step_is_decided_the_same(texts: list[str], task: str | None) -
         return msgspec.json.encode((made, decision))
 
     assert decide() == decide()
+
+
+@pytest.mark.rule("C.K.9", "C.L.5", "C.E.6")
+@pytest.mark.parametrize("last", [RESULTS, ChatMessage(role="tool", content=RESULTS.content)])
+def test_tool_results_alone_begin_no_turn_whatever_their_role(last: ChatMessage) -> None:
+    state = replace(run_with(A, B), turn_begins=False)
+    after, history = take_messages(state, bring(last, base=(A, B)), SCOPE, ESTIMATOR)
+    assert [fact.only_results for fact in history.facts] == [last.role == "user"]
+    assert not after.turn_begins
+    asked = ChatMessage(role="user", content=(*RESULTS.content, *C.content))
+    after, history = take_messages(state, bring(last, asked, base=(A, B)), SCOPE, ESTIMATOR)
+    assert not history.facts[-1].only_results
+    assert after.turn_begins
+
+
+@pytest.mark.rule("C.K.9")
+def test_a_log_that_does_not_say_what_a_user_message_holds_reads_as_before() -> None:
+    state = replace(run_with(A, B), turn_begins=False)
+    _, history = take_messages(state, bring(RESULTS, base=(A, B)), SCOPE, ESTIMATOR)
+    (fact,) = history.facts
+    assert apply_history(state, replace(history, facts=(replace(fact, only_results=False),))).turn_begins
+    assert b"onlyResults" not in encode_json(replace(fact, only_results=False))
+    assert b'"onlyResults":true' in encode_json(fact)

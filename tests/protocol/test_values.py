@@ -15,6 +15,7 @@ from tests.protocol.values import values_of
 import contextbus_protocol.chat
 import contextbus_protocol.commands
 import contextbus_protocol.commit_requests
+import contextbus_protocol.compaction_events
 import contextbus_protocol.envelope
 import contextbus_protocol.events
 import contextbus_protocol.memory_records
@@ -43,6 +44,7 @@ MODULES = (
     contextbus_protocol.chat,
     contextbus_protocol.commands,
     contextbus_protocol.commit_requests,
+    contextbus_protocol.compaction_events,
     contextbus_protocol.envelope,
     contextbus_protocol.events,
     contextbus_protocol.memory_records,

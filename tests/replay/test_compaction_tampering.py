@@ -22,6 +22,7 @@ from contextbus_protocol.events import (
     CompactionRestored,
     CompactionStarted,
     IdentifierCounts,
+    MessagesAppended,
     RecordReference,
     ReplacedRange,
     StepCompiled,
@@ -310,3 +311,14 @@ def test_a_warning_of_a_compaction_that_did_not_fail_is_different() -> None:
 def test_a_fact_that_a_host_or_a_summariser_reported_is_taken_as_it_is() -> None:
     assert change(WHOLE, CompactionCompleted, lambda e: replace(e, usage=Usage(1, 1))) == []
     assert change(FAILED, CompactionFailed, lambda e: replace(e, origin_code="other", usage=Usage(1, 1))) == []
+
+
+@pytest.mark.rule("C.E.6", "C.K.9", "D.A.6")
+def test_a_message_of_the_user_that_is_said_to_hold_results_alone_is_different() -> None:
+    (index, *_) = places(MessagesAppended, lambda e: any(fact.role == "user" for fact in e.messages))
+
+    def silence(event: MessagesAppended) -> MessagesAppended:
+        return replace(event, messages=tuple(replace(f, only_results=f.role == "user") for f in event.messages))
+
+    told = [c for c in change(index, MessagesAppended, silence) if c.field.endswith(".onlyResults")]
+    assert [(c.status, c.expected, c.got) for c in told] == [("different", "True", "None")]

@@ -14,7 +14,7 @@ from tests.simulation.clients import read_messages
 from tests.simulation.harness import LOG, MODELS, Harness
 from tests.simulation.machine_clients import RUN, MachineClient
 from tests.simulation.projected import Projected
-from tests.simulation.summarisers import Behaviour
+from tests.simulation.summarisers import Behaviour, texts_of
 from tests.simulation.world import NO_FAULTS
 
 OPUS = MODELS[0]
@@ -77,6 +77,16 @@ class Compacting:
     def reset(self) -> None:
         """The host ends a pause."""
         self.harness.send(self.ada, ResetCompaction(**self.harness.head(self.ada)))
+
+    def spent(self) -> int:
+        """The input tokens of every summary that arrived in time."""
+        asked = [s for s in self.world.summaries if s.over < s.asked + s.request.seconds_left]
+        return sum(sum(map(len, texts_of(s.request.messages))) // 4 + 40 for s in asked)
+
+    def told(self) -> int:
+        """The input tokens of summaries that the log tells of."""
+        ends: list[CompactionCompleted | CompactionFailed] = [*self.completed(), *self.harness.events(CompactionFailed)]
+        return sum(0 if e.usage is None else e.usage.input_tokens for e in ends)
 
     @property
     def bought(self) -> int:

@@ -8,7 +8,7 @@ import re
 from typing import Final, Literal, get_args
 
 from contextbus.core.estimate import make_estimator
-from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult
+from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult, user
 from contextbus_protocol.compaction import Summarise, Summarised, SummaryFailed, SummaryPart
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.values import Usage
@@ -31,8 +31,10 @@ Behaviour = Literal[
     "absent",
     "error",
     "costly-error",
+    "fitting",
 ]
-BEHAVIOURS: Final[tuple[Behaviour, ...]] = get_args(Behaviour)
+BEHAVIOURS: Final[tuple[Behaviour, ...]] = tuple(b for b in get_args(Behaviour) if b != "fitting")
+"""Those that are drawn: a summary that takes nearly all its room is asked for by hand."""
 SOUND: Final[frozenset[Behaviour]] = frozenset({"good", "unmetered", "thoughtful", "twice", "strange"})
 """Those that give a summary in time; a reduction can only refuse it for its size."""
 
@@ -119,6 +121,7 @@ def answer_request(request: Summarise, behaviour: Behaviour, delay: float) -> An
         "tool-call": [(delay, summary(written, extra=(SummaryPart("tool-call", SECRET),)))],
         "larger": [(delay, summary(f"{written} " + "and so on " * 4_000))],
         "barely": [(delay, summary(_pad(written, request.messages)))],
+        "fitting": [(delay, summary(_fill(written, request.max_output_tokens)))],
         "late": [(late, summary(written))],
         "never": [],
         "twice": [(delay, summary(written)), (delay * 2, summary(f"{written} again"))],
@@ -129,6 +132,14 @@ def answer_request(request: Summarise, behaviour: Behaviour, delay: float) -> An
         "costly-error": [(delay, failed("error", cost=usage))],
     }
     return answers[behaviour]
+
+
+def _fill(text: str, room: int) -> str:
+    """The text made as large as four fifths of what it may take, in tokens."""
+    estimator = make_estimator()
+    while estimator.tokens(estimator.message(user(text))) < room * 4 // 5:
+        text += " word"
+    return text
 
 
 def _pad(text: str, messages: tuple[ChatMessage, ...]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from contextbus.client.compaction_log import list_compactions
+from contextbus.replay.run_log import RunLog, read_commits
 from contextbus_protocol.chat import Text, user
 from contextbus_protocol.commands import ErrorReply, RequestRefresh, StepCompiled
 from contextbus_protocol.compaction import Compact
@@ -12,6 +14,7 @@ from contextbus_protocol.events import CompactionFailed, CompactionStarted
 from contextbus_protocol.values import OnFailure, RetentionPolicy
 from tests.simulation.clients import read_messages
 from tests.simulation.driven import Compacting, long_talk
+from tests.simulation.harness import LOG
 from tests.simulation.machine_clients import RUN
 from tests.simulation.run import simulate
 from tests.simulation.summarisers import Behaviour, texts_of
@@ -196,6 +199,39 @@ def test_what_is_appended_beside_a_compaction_stays_behind_the_boundary_and_cost
     run.harness.finish()
 
 
+def append_while_written(run: Compacting, *texts: str, behind: int = 1) -> None:
+    """Have bob append once the summariser was asked so often."""
+    if len(run.world.summaries) < behind:
+        run.world.at(0.0001, lambda: append_while_written(run, *texts, behind=behind))
+        return
+    run.bob.handle = run.bob.handle.append([user(text) for text in texts])
+    run.harness.start(run.bob, run.appended(run.bob))
+
+
+@pytest.mark.rule("C.K.9", "C.K.5", "C.X.5")
+@pytest.mark.parametrize("on_failure", ["stop", "continue", "drop"])
+@pytest.mark.parametrize("words", [150, 1_000])
+def test_a_summary_that_no_longer_fits_since_others_appended_is_no_failure_and_its_cost_is_told(
+    on_failure: OnFailure, words: int
+) -> None:
+    run = Compacting(on_failure=on_failure, target=400)
+    run.say(*long_talk(12))
+    run.bob.handle = run.bob.handle.rebase(*read_messages(run.world, RUN))
+    run.world.writing = 0.2
+    run.begin("fitting")
+    append_while_written(run, "word " * words)
+    run.harness.rest()
+    run.world.behaviours = []
+    run.world.writing = None
+    assert ("compact", "summary-too-large", None) not in run.failures()
+    first = run.harness.events(CompactionStarted)[0].evaluation
+    (event, *_) = run.harness.events(CompactionFailed)
+    assert (event.evaluation, event.phase, event.reason) == (first, "persist", "error")
+    assert run.spent() == run.told()
+    assert not any(e.dropped and e.evaluation == first for e in run.completed())
+    run.harness.finish()
+
+
 @pytest.mark.rule("C.O.11", "C.K.8")
 def test_an_actor_that_dies_beside_the_summariser_leaves_an_interrupted_evaluation() -> None:
     run = Compacting()
@@ -216,10 +252,11 @@ def test_an_actor_that_dies_beside_the_summariser_leaves_an_interrupted_evaluati
     (done,) = run.completed()
     assert run.bought == len(started) == 2
     assert done.evaluation == started[1] != started[0]
+    log = RunLog(RUN, read_commits(run.world.server.records(LOG)), ())
+    assert [c.status for c in list_compactions(log)] == ["interrupted", "completed"]
     run.harness.finish()
 
 
-@pytest.mark.xfail(strict=True, reason="both see the other's start as their own, since its commit has the same bytes")
 @pytest.mark.rule("C.F.1", "C.K.9")
 def test_two_instances_that_take_one_evaluation_buy_one_summary() -> None:
     run = Compacting()

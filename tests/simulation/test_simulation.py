@@ -139,7 +139,7 @@ def take_any_answer(patch: pytest.MonkeyPatch) -> None:
     def token_of(_flight: object, _message: object) -> object:
         return ANY
 
-    patch.setattr(selection, "_token_of", token_of)
+    patch.setattr(selection, "answer_token", token_of)
 
 
 def warn_every_time(patch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,8 @@ def _composition(job: Job) -> Composition:
             return _between(request, start, end)
         case CountComposed(start=start, end=end, replayed=replayed, summary=summary):
             outcome = Reduced(start=start, end=end, replayed=replayed, summary=summary, before=0, after=0)
-            messages, _ = compose(request, outcome, archive_of(request, start, end)[0])
+            archive = job.archive or archive_of(request, start, end)
+            messages, _ = compose(request, outcome, archive.reference)
             return Composition(source_count=request.source_count(end), replacement=messages)
         case _:
             return Composition()
@@ -98,7 +99,8 @@ def ask_summariser(job: Job, at: Instance) -> tuple[Job, Effects]:
     """Ask the summariser for what the reduction wants (C.F.1)."""
     ask, compact = job.asked, job.compact
     assert isinstance(ask, Ask)
-    job = replace(job, phase="summary", question=job.question + 1, requests=job.requests + 1)
+    room = 0 if job.reduction is None else job.reduction.room
+    job = replace(job, phase="summary", question=job.question + 1, requests=job.requests + 1, room=room)
     request = Summarise(
         run=compact.run,
         tenant=at.tenant,

@@ -12,23 +12,21 @@ import msgspec
 
 from contextbus.actors.effects import Effects, Fetch
 from contextbus.core.compaction import reduction as reducing
-from contextbus.core.compaction.composition import summary_message
+from contextbus.core.compaction.counting import count_candidate
 from contextbus.core.compaction.evaluation import is_range_paused, ratio_room
 from contextbus.core.compaction.forgotten import forgotten_boundary, is_only_forgotten
 from contextbus.core.compaction.host_history import HostReplacement, replace_history
 from contextbus.core.compaction.reduction import (
     Answer,
     Ask,
+    CannotFit,
     CountComposed,
-    CountRange,
-    CountTail,
-    CountWhole,
     Reduction,
     ReductionOptions,
     Request,
 )
 from contextbus.core.compaction.request_items import RequestItems, missing_blobs, request_items
-from contextbus.core.compaction.saving import Saved, archive_of
+from contextbus.core.compaction.saving import Archive, archive_of
 from contextbus.core.estimate import Estimator
 from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
@@ -36,7 +34,7 @@ from contextbus.core.step import apply_history
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.compaction import Compact
+from contextbus_protocol.compaction import Compact, CompactionEnded, Summarised
 from contextbus_protocol.errors import (
     LONGEST_WORD,
     CallbackTimeoutError,
@@ -72,6 +70,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     origin: str | None = None
 
+
+PAUSED: Final = Failure(phase="evaluate", reason="paused")
+"""The summariser is not asked (C.X.5)."""
+
+_TEXTS: Final = ("text", "reasoning")
+
+ABANDONED: Final = Failure(phase="persist", reason="error")
+"""Summaries were paid for, and nothing came of them: the history is another than they were written for (C.K.5)."""
 
 COUNT_TOKENS: Final = "count_tokens"
 
@@ -117,7 +123,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     with what it was given, kept for the case that the commit loses a race; ``question`` numbers what is asked.
     ``requests`` counts those to the summariser, ``usages`` are what they cost.  ``late`` tells that the time for
     questions is over, ``dropping`` that the range goes without a summary.  ``given`` is what the host gave in place of
-    the history (P.J.8).
+    the history (P.J.8).  ``archive`` is the archived span of the range that is counted, ``room`` what the summariser
+    was last given, in tokens (C.F.2).  ``over`` is what is told once the log has what summaries cost that came to
+    nothing (C.K.5); such ``usages`` of earlier jobs are among these.
     """
 
     compact: Compact
@@ -131,7 +139,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     asked: Request | None = None
     host_counts: tuple[int, ...] = ()
     begun: bool = False
-    saved: Saved | None = None
     failure: Failure | None = None
     end: int | None = None
     answers: tuple[tuple[Ask, Answer], ...] = ()
@@ -142,6 +149,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     late: bool = False
     dropping: bool = False
     given: HostReplacement | None = None
+    archive: Archive | None = None
+    room: int = 0
+    over: CompactionEnded | None = None
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -213,7 +223,7 @@ def reduce(job: Job) -> Job:
     end = None if job.end is None else _end_at(request, job.end)
     options = reduction_options(job.after, job.compact.started, request, end)
     reduction, asked = reducing.begin(request.items, options)
-    return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=())
+    return replace(job, phase="count", request=request, reduction=reduction, asked=asked, host_counts=(), archive=None)
 
 
 def reduction_options(
@@ -263,29 +273,17 @@ def _end_at(request: RequestItems, source_count: int) -> int | None:
 def count(job: Job, estimator: Estimator) -> int:
     """The tokens of the candidate that the job's reduction asks for."""
     assert job.request is not None
-    return count_candidate(job.request, job.asked, estimator)
+    return count_candidate(job.request, job.asked, estimator, job.archive)
 
 
-def count_candidate(request: RequestItems, asked: Request | None, estimator: Estimator) -> int:
-    """The tokens of a candidate: sums of what each message costs (C.C.11)."""
-    costs = [item.cost for item in request.items]
-    match asked:
-        case CountWhole():
-            return estimator.tokens(sum(costs))
-        case CountTail(start=start):
-            return estimator.tokens(sum(costs[start:]))
-        case CountRange(start=start, end=end):
-            return estimator.tokens(sum(costs[start:end]))
-        case CountComposed(start=start, end=end, replayed=replayed, summary=summary):
-            total = sum(costs[:start]) + sum(costs[end:])
-            if replayed is not None:
-                total += costs[replayed]
-            if summary is not None:
-                archive, _ = archive_of(request, start, end)
-                total += estimator.message(summary_message(summary, archive))
-            return estimator.tokens(total)
-        case _:
-            raise InvalidTypeError("nothing is to be counted")
+def note_archive(job: Job) -> Job:
+    """The job with the archived span of the range whose composition is counted; it is made once for a range (C.X.8)."""
+    asked, known = job.asked, job.archive
+    if not isinstance(asked, CountComposed) or job.request is None:
+        return job
+    if known is not None and (known.start, known.end) == (asked.start, asked.end):
+        return job
+    return replace(job, archive=archive_of(job.request, asked.start, asked.end))
 
 
 def go_on(job: Job, answer: int | Answer, estimator: Estimator) -> Job:
@@ -293,6 +291,16 @@ def go_on(job: Job, answer: int | Answer, estimator: Estimator) -> Job:
     assert job.reduction is not None
     reduction, asked = reducing.advance(job.reduction, answer, estimator.estimate)
     return replace(job, phase="count", reduction=reduction, asked=asked)
+
+
+def answer_of(message: Summarised) -> Answer:
+    """What a summariser wrote, as a reduction takes it (C.G.5, C.G.7)."""
+    return Answer(
+        text="".join(part.text for part in message.parts if part.type == "text"),
+        only_text=all(part.type in _TEXTS for part in message.parts),
+        finish_reason=message.finish_reason,
+        usage=message.usage,
+    )
 
 
 def note_answer(job: Job, answer: Answer, usage: Usage | None) -> Job:
@@ -336,6 +344,33 @@ def known_answer(job: Job) -> Answer | None:
     if not isinstance(ask, Ask):
         return None
     return next((answer for asked, answer in job.answers if asked.messages == ask.messages), None)
+
+
+def kept_to_room(job: Job, outcome: CannotFit) -> bool:
+    """Whether a summary that is too large now kept to the room that its summariser was given (C.K.9).
+
+    Messages that came meanwhile made the room smaller, so that the summary is not to blame.
+    """
+    assert job.reduction is not None
+    return outcome.excess > 0 and job.reduction.room + outcome.excess <= job.room
+
+
+def is_same(known: Compact, message: Compact) -> bool:
+    """Whether two requests are of one evaluation."""
+    return (known.head.command, known.started.evaluation) == (message.head.command, message.started.evaluation)
+
+
+def follow(job: Job, message: Compact) -> Job:
+    """The job for whoever asked last: the one who asked first may be gone, and the newest one's time counts."""
+    head = replace(
+        job.compact.head,
+        token=message.head.token,
+        notify=message.head.notify,
+        reply_to=message.head.reply_to,
+        reply_as=message.head.reply_as,
+        seconds_left=message.head.seconds_left,
+    )
+    return replace(job, compact=replace(job.compact, head=head))
 
 
 def is_refused_again(job: Job) -> bool:

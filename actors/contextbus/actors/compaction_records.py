@@ -20,7 +20,7 @@ from contextbus.core.run_state import RunState
 from contextbus_protocol import digests
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.commit_requests import CommitHead, Record
-from contextbus_protocol.compaction import CompactionEnded
+from contextbus_protocol.compaction import Compact, CompactionEnded
 from contextbus_protocol.errors import (
     ContextBudgetExceededError,
     ContextBusError,
@@ -29,7 +29,7 @@ from contextbus_protocol.errors import (
     SummariserFailedError,
     error_of,
 )
-from contextbus_protocol.events import AnyEvent, CompactionFailed, CompactionReason
+from contextbus_protocol.events import AnyEvent, CompactionFailed, CompactionPhase, CompactionReason
 
 replace = msgspec.structs.replace
 
@@ -51,6 +51,7 @@ def save_commit(fold: RunState, job: Job, at: Instance, outcome: Reduced, estima
         estimator=estimator,
         working_memory=job.compact.working_memory,
         host_counts=job.host_counts,
+        archive=job.archive,
     )
     return _send_saved(fold, job, at, saved)
 
@@ -74,7 +75,7 @@ def drop_commit(
 def _send_saved(fold: RunState, job: Job, at: Instance, saved: Saved) -> tuple[Job, Effects]:
     events = (*(() if job.begun else _first_events(job)), saved.event)
     record = _record(fold, job, at, "completed", events, saved.blobs)
-    job = replace(job, phase="commit", saved=saved, end=saved.event.source_count)
+    job = replace(job, phase="commit", end=saved.event.source_count)
     return job, (Send(at.placement, record),)
 
 
@@ -88,7 +89,7 @@ def history_commit(
     started = job.compact.started
     saved = save_history(job.after, job.request, started, job.given, estimator=estimator, counted=counted)
     record = _record(fold, job, at, "completed", (*_first_events(job), saved.event), saved.blobs)
-    return replace(job, phase="commit", saved=saved), (Send(at.placement, record),)
+    return replace(job, phase="commit"), (Send(at.placement, record),)
 
 
 def fail_commit(fold: RunState, job: Job, at: Instance, failure: Failure) -> tuple[Job, Effects]:
@@ -114,6 +115,18 @@ def fail_commit(fold: RunState, job: Job, at: Instance, failure: Failure) -> tup
 def is_recorded(fold: RunState, job: Job, failure: Failure) -> bool:
     """Whether the log says of this evaluation that it failed so."""
     return find_command(fold, _command(job, _failed(failure))) is not None
+
+
+def is_over(fold: RunState, evaluation: str) -> bool:
+    """Whether the log has the end of an evaluation that began, and so what its summaries cost (C.O.6)."""
+    ends = ("completed", "failed-compact", "failed-persist")
+    return any(find_command(fold, f"{evaluation}-{end}") is not None for end in ends)
+
+
+def is_taken(fold: RunState, job: Job) -> bool:
+    """Whether another instance began the job's evaluation: it asks the summariser, and it answers (C.F.1)."""
+    fact = find_command(fold, _command(job, "started"))
+    return fact is not None and fact.command_digest != _digest(_first_events(job))
 
 
 def _failed(failure: Failure) -> str:
@@ -160,7 +173,7 @@ def _record(
             tenant=at.tenant,
             run=job.compact.run,
             command=_command(job, status),
-            command_digest=digests.digest_bytes(encode_json(events)),
+            command_digest=_digest(events),
             attempt=job.conflicts + 1,
             at=head.at,
             expected=fold.sequence,
@@ -178,6 +191,10 @@ def _record(
     )
 
 
+def _digest(events: tuple[AnyEvent, ...]) -> str:
+    return digests.digest_bytes(encode_json(events))
+
+
 def ended(job: Job, fold: RunState, status: Literal["completed", "failed", "interrupted"]) -> CompactionEnded:
     """The answer to whoever asked for a compaction."""
     return CompactionEnded(
@@ -187,6 +204,17 @@ def ended(job: Job, fold: RunState, status: Literal["completed", "failed", "inte
         sequence=fold.sequence,
         status=status,
     )
+
+
+def given_up(job: Job, fold: RunState, phase: CompactionPhase, code: str, text: str) -> CompactionEnded:
+    """The answer where log or store did not do what they were asked for."""
+    return replace(ended(job, fold, "failed"), phase=phase, reason="error", code=code, message=text)
+
+
+def refused(compact: Compact, fold: RunState) -> CompactionEnded:
+    """The answer where too many wait already."""
+    busy = ended(Job(compact=compact, token=""), fold, "failed")
+    return replace(busy, phase="evaluate", reason="error", code="busy", message="too many compactions wait")
 
 
 def ended_by(job: Job, fold: RunState, failure: Failure) -> CompactionEnded:

@@ -25,6 +25,7 @@ from contextbus_protocol.commands import (
 from contextbus_protocol.commit_requests import HistoryFact
 from contextbus_protocol.compaction import CompactionEnded
 from contextbus_protocol.events import CompactionPhase, PreparedFact, UsageFact
+from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.questions import ItemsOffered, Query
 from contextbus_protocol.values import Scope, SourceResult, StepOptions
 
@@ -84,7 +85,8 @@ class Flight(msgspec.Struct, frozen=True):
     is the sequence of the commit whose stored package is gone, 0 if none is.  ``timed`` tells that the timer runs which
     ends the questions to the host and to sources; ``usage`` is what answers cost that were forgotten again.
 
-    ``question`` is the token of what the host is asked for at present, of the function ``asked``.  ``checkpoint`` is
+    ``question`` is the token of what the host is asked for at present, of the function ``asked``, ``trigger`` the index
+    of the trigger among them.  ``checkpoint`` is
     the blob of a checkpoint that was read, ``host_tokens`` what the host counted, ``matched`` what its triggers said,
     ``evaluation`` the last such answer, ``failing`` the phase in which the evaluation failed, and ``compacted`` what
     came of the compaction.  ``given`` is what the host gave of its too large history, of the chain ``given_for``, and
@@ -117,6 +119,7 @@ class Flight(msgspec.Struct, frozen=True):
     gone: int = 0
     question: str = ""
     asked: CallbackName | None = None
+    trigger: int | None = None
     checkpoint: str = ""
     host_tokens: int | None = None
     matched: tuple[tuple[int, bool], ...] = ()
@@ -145,6 +148,17 @@ class SelectionState(msgspec.Struct, frozen=True):
 def items_token(flight: Flight) -> str:
     """The token of the present question to working_memory: an answer to an earlier one is not taken for its answer."""
     return f"{flight.token}#items{flight.items_asked}" if flight.items_asked else flight.token
+
+
+def answer_token(flight: Flight, message: AnyMessage) -> str:
+    """The token that an answer must carry to be one of this flight."""
+    match message:
+        case ItemsOffered():
+            return items_token(flight)
+        case CallbackAnswered():
+            return flight.question
+        case _:
+            return flight.token
 
 
 def deadline_token(command: RunCommand) -> str:

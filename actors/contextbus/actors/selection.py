@@ -19,6 +19,7 @@ from contextbus.actors.flight import (
     RunCommand,
     SelectionState,
     StepCommand,
+    answer_token,
     deadline_token,
     items_token,
 )
@@ -27,7 +28,6 @@ from contextbus.actors.stepping import StepAnswer
 from contextbus.core.run import ChainBrokenError, fold_commits
 from contextbus.core.run_state import CommandFact, RunState
 from contextbus_protocol import subjects
-from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import (
     AppendMessages,
     CancelCommand,
@@ -156,7 +156,7 @@ class Selection:
         flight = state.flight
         if flight is None:
             return state, ()
-        if getattr(message, "token", None) != _token_of(flight, message):
+        if getattr(message, "token", None) != answer_token(flight, message):
             return state, ()  # late, repeated, or of an earlier attempt
         if stepping.is_awaited(message, flight):
             return self._resume(state, flight, message)
@@ -388,14 +388,3 @@ class Selection:
         if command.command == over:
             effects += (queueing.timer_of(command),)
         return self._begin(state, command, effects)
-
-
-def _token_of(flight: Flight, message: AnyMessage) -> str:
-    """The token that an answer must carry to be one of this flight."""
-    match message:
-        case ItemsOffered():
-            return items_token(flight)
-        case CallbackAnswered():
-            return flight.question
-        case _:
-            return flight.token

@@ -105,8 +105,8 @@ def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effe
     command, prepared = flight.command, flight.prepared
     assert prepared is not None
     seconds = _answer_seconds(command)
-    index = "" if need.trigger is None else str(need.trigger.index)
-    token = f"{flight.token}#{flight.rounds or ''}{need.name}{index}"
+    index = None if need.trigger is None else need.trigger.index
+    token = f"{flight.token}#{flight.rounds or ''}{need.name}{'' if index is None else index}"
     ask = AskCallback(
         run=command.run,
         command=command.command,
@@ -123,7 +123,8 @@ def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effe
     )
     asked = Send(command.reply_to, ask, command.reply_as)
     effects: Effects = (asked,) if flight.timed else (asked, Timer(command.run, gather.end_token(flight), seconds))
-    return replace(flight, phase="callback", timed=True, question=token, asked=need.name), effects
+    flight = replace(flight, phase="callback", timed=True, question=token, asked=need.name, trigger=index)
+    return flight, effects
 
 
 def _answer_seconds(command: RunCommand) -> float:
@@ -213,8 +214,8 @@ def note_evaluation(flight: Flight, answer: CallbackAnswered) -> Flight:
         return replace(flight, failing="evaluate")
     if answer.name == "count-tokens":
         return replace(flight, host_tokens=answer.count)
-    index = len(flight.question) - len(flight.question.rstrip("0123456789"))
-    return replace(flight, matched=(*flight.matched, (int(flight.question[-index:]), bool(answer.matches))))
+    assert flight.trigger is not None
+    return replace(flight, matched=(*flight.matched, (flight.trigger, bool(answer.matches))))
 
 
 def note_lateness(flight: Flight) -> Flight:

@@ -40,7 +40,6 @@ def complete(state: RunState, event: CompactionCompleted) -> RunState:
     with it (C.X.5); one that was dropped without asking changes nothing of it.
     """
     checkpoint = Checkpoint(
-        evaluation=event.evaluation,
         source_count=event.source_count,
         source_hash=event.source_hash,
         replacement=event.replacement,
@@ -122,10 +121,7 @@ def is_applicable(state: RunState, checkpoint: Checkpoint) -> bool:
 
 def rewind(state: RunState, keep: int) -> RunState:
     """The state once only the first ``keep`` source messages stay: a checkpoint of more no longer applies (C.L.4)."""
-    segments = state.segments
-    if any(segment.end > keep for segment in segments.backwards()):
-        kept = (replace(s, end=min(s.end, keep)) for s in segments if s.start < keep)
-        segments = Vector[Segment]().extend(kept)
+    segments = _cut(state.segments, keep)
     checkpoint = state.checkpoint
     if checkpoint is not None and checkpoint.applies and keep < checkpoint.source_count:
         checkpoint = replace(checkpoint, applies=False)
@@ -136,12 +132,27 @@ def rewind(state: RunState, keep: int) -> RunState:
     return replace(state, segments=segments, checkpoint=checkpoint, measured=measured, compaction_due=due)
 
 
+def _cut(segments: Vector[Segment], keep: int) -> Vector[Segment]:
+    """The segments of the first ``keep`` source messages: a walk back over what is cut, in shared chunks."""
+    cut: Segment | None = None
+    gone = 0
+    for segment in segments.backwards():
+        if segment.end <= keep:
+            break
+        gone += 1
+        cut = segment
+    if cut is None:
+        return segments
+    kept = segments.keep(len(segments) - gone)
+    return kept.extend((replace(cut, end=keep),)) if cut.start < keep else kept
+
+
 def extend(state: RunState, event: MessagesAppended) -> RunState:
     """The state behind further source messages: a checkpoint may apply again (C.L.5), a turn may begin (C.K.9)."""
     if event.inputs and event.messages:
         segment = Segment(event.start, event.start + len(event.messages), event.inputs)
         state = replace(state, segments=state.segments.extend((segment,)))
-    if any(fact.role == "user" for fact in event.messages):
+    if any(fact.role == "user" and not fact.only_results for fact in event.messages):
         state = replace(state, turn_begins=True)
     checkpoint = state.checkpoint
     if checkpoint is not None and not checkpoint.applies and is_applicable(state, checkpoint):

@@ -260,12 +260,19 @@ def without_blocks(messages: Sequence[ChatMessage], own_digests: Collection[str]
     return tuple(message for message in messages if digest_message(message) not in own_digests)
 
 
+def is_only_results(message: ChatMessage) -> bool:
+    """Whether a message of role user holds tool results alone: a tool message, as some providers write them (C.E.6)."""
+    if message.role != "user" or not message.content:
+        return False
+    return all(isinstance(part, ToolResult) for part in message.content)
+
+
 def text_of_user(message: ChatMessage) -> str | None:
     """What a message says as the user's latest, cut at 2000 code points; None if it does not count as one (D.G.17).
 
     Text parts are joined by newline, other parts ignored (D.G.20).
     """
-    if message.role != "user" or all(isinstance(part, ToolResult) for part in message.content):
+    if message.role != "user" or not message.content or is_only_results(message):
         return None
     return "\n".join(part.text for part in message.content if isinstance(part, Text))[:MAX_QUERY]
 

@@ -45,6 +45,14 @@ class Vector(msgspec.Struct, Generic[T], frozen=True):
             offset = 0
         yield from self.rest[max(0, count - len(self.chunks) * CHUNK) :]
 
+    def keep(self, count: int) -> Vector[T]:
+        """The first ``count`` items; whole chunks are shared."""
+        if count >= len(self):
+            return self
+        whole, offset = divmod(max(0, count), CHUNK)
+        last = self.chunks[whole] if whole < len(self.chunks) else self.rest
+        return Vector(self.chunks[:whole], last[:offset])
+
     def begins_with(self, other: Vector[T]) -> bool:
         """Whether the items of another vector are the first of this one; shared chunks are compared by identity."""
         whole = len(other.chunks)

@@ -123,7 +123,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
     ``records`` are those of blocks in or before the range (C.X.11), ``forgotten`` that a forget took the summary.
     """
 
-    evaluation: str
     source_count: int
     source_hash: str
     replacement: tuple[ReplacementFact, ...]

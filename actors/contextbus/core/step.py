@@ -13,7 +13,7 @@ from contextbus.core.budget import require_count, usable_input_tokens
 from contextbus.core.context_input import ContextInput
 from contextbus.core.decision import decide
 from contextbus.core.estimate import Estimator
-from contextbus.core.history import MAX_QUERY, digest_message, make_query
+from contextbus.core.history import MAX_QUERY, digest_message, is_only_results, make_query
 from contextbus.core.prefix import first_cause, prefix_cause
 from contextbus.core.projection import request_eighteenths
 from contextbus.core.refresh import RefreshPlan, plan_refresh
@@ -142,7 +142,9 @@ def apply_history(state: RunState, history: HistoryFact, inputs: str = "") -> Ru
 
 def _fact_of(message: ChatMessage, estimator: Estimator) -> MessageFact:
     calls, succeeded = skill_facts(message)
-    return MessageFact(digest_message(message), estimator.message(message), message.role, calls, succeeded)
+    return MessageFact(
+        digest_message(message), estimator.message(message), message.role, calls, succeeded, is_only_results(message)
+    )
 
 
 def keep_answers(state: RunState, facts: tuple[MessageFact, ...]) -> tuple[MessageFact, ...]:

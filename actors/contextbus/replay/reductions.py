@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from contextbus.actors.compacting import count_candidate, reduction_options
+from contextbus.actors.compacting import reduction_options
 from contextbus.core.compaction import reduction as reducing
+from contextbus.core.compaction.counting import count_candidate
+from contextbus.core.compaction.ranges import replayed_message
 from contextbus.core.compaction.reduction import (
     Ask,
     CannotFit,
@@ -116,4 +118,5 @@ def finish_again(
 def dropped_range(outcome: CannotFit, state: RunState, request: RequestItems, started: CompactionStarted) -> Reduction:
     """The range of a reduction that had no room for a summary, as one that goes without (C.X.5)."""
     reduction, _ = reducing.begin(request.items, reduction_options(state, started, request))
-    return replace(reduction, before=outcome.before, start=outcome.start, end=outcome.end, replayed=outcome.replayed)
+    replayed = replayed_message(request.items, outcome.start, outcome.end)
+    return replace(reduction, before=outcome.before, start=outcome.start, end=outcome.end, replayed=replayed)

@@ -11,7 +11,7 @@ import msgspec
 
 from contextbus.actors.step_event import compile_event
 from contextbus.core.estimate import MESSAGE_EIGHTEENTHS, Estimator, make_estimator, recorded_estimator
-from contextbus.core.history import digest_message
+from contextbus.core.history import digest_message, is_only_results
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.owed import demand_missing, restore_results
 from contextbus.core.placement import place
@@ -213,9 +213,10 @@ def _check_messages(
             yield check("different", f"messages[{index}].eighteenths", fact.eighteenths, counted)
             return
     if logged.commit.policy >= POLICY_RESTORING:
-        for index, expected in enumerate(_skills_of(state, messages, event)):
-            if expected != event.messages[index]:
-                yield check("different", f"messages[{index}].skillCalls", event.messages[index], expected)
+        for index, expected in enumerate(_read_again(state, messages, event)):
+            field, said, read = first_difference(event.messages[index], expected)
+            if field:
+                yield check("different", f"messages[{index}].{field}", said, read)
                 return
     if event.start != state.history.count:
         yield check("different", "start", event.start, state.history.count)
@@ -223,11 +224,12 @@ def _check_messages(
         yield check("different", "chain", event.chain, chain)
 
 
-def _skills_of(state: RunState, messages: Sequence[ChatMessage], event: MessagesAppended) -> tuple[MessageFact, ...]:
-    """The facts of the messages with the loads of skills read again (D.K.26)."""
+def _read_again(state: RunState, messages: Sequence[ChatMessage], event: MessagesAppended) -> tuple[MessageFact, ...]:
+    """The facts of the messages with what their parts say read again (D.K.26, C.E.6)."""
     read = (
-        msgspec.structs.replace(fact, skill_calls=calls, succeeded=succeeded)
-        for fact, (calls, succeeded) in zip(event.messages, map(skill_facts, messages), strict=True)
+        msgspec.structs.replace(fact, skill_calls=calls, succeeded=succeeded, only_results=is_only_results(message))
+        for fact, message in zip(event.messages, messages, strict=True)
+        for calls, succeeded in (skill_facts(message),)
     )
     return keep_answers(state, tuple(read))
 

@@ -147,7 +147,7 @@ def test_thinking_behind_the_first_change_is_stale_and_none_before_it(texts: str
     if old:
         request = request_of(texts[old:], replaced="S", covered=old)
         facts = tuple(fact for fact in request.facts[:1] if fact is not None)
-        checkpoint = Checkpoint("e", old, history.keep(old).chain, facts, "blob")
+        checkpoint = Checkpoint(old, history.keep(old).chain, facts, "blob")
     state = RunState("r", history=history, checkpoint=checkpoint)
     before = list(request_digests(state))
     found = replace_history(request, messages(given_), ESTIMATOR)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from contextbus.core.compaction.request_items import placed_records, source_messages
 from contextbus.core.compaction.saving import Saved
 from contextbus.core.estimate import Estimator
+from contextbus.core.history import is_only_results
 from contextbus.core.projection import request_eighteenths
 from contextbus.core.run_state import RunState
 from contextbus_protocol import blobs, digests
@@ -66,7 +67,8 @@ def drop_forgotten(
         raise NotFoundError("messages of the run are no longer stored")
     start = min(state.system_count, boundary)
     kept = [index for index in range(start) if index in bodies]
-    last = max((index for index, message in bodies.items() if message.role == "user"), default=boundary)
+    asked = (index for index, message in bodies.items() if message.role == "user" and not is_only_results(message))
+    last = max(asked, default=boundary)
     if start <= last < boundary:
         kept.append(last)
     facts = tuple(

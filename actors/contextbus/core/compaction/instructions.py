@@ -1,13 +1,11 @@
 """What a summariser is told beside the messages (C.F.4, C.F.5).
 
-The text is versioned: a summary depends on it, so that a change of it is a new version.
+Summaries depend on the text: a test holds its digest, so that no change of it goes unnoticed.
 """
 
 from __future__ import annotations
 
 from typing import Final
-
-INSTRUCTIONS_VERSION: Final = 1
 
 INSTRUCTIONS: Final = """\
 You compress the older part of a conversation between a user and an AI agent. The agent will go on working from your \
@@ -35,7 +33,7 @@ is older.
 
 Reply with the summary and nothing else, as briefly as this allows: no introduction, no closing remark, no comment on \
 the task."""
-"""The fixed instructions (C.F.5), in their version ``INSTRUCTIONS_VERSION``."""
+"""The fixed instructions (C.F.5)."""
 
 _EXTRA: Final = "\n\nThe following must be preserved in addition:\n"
 

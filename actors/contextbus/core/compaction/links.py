@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from contextbus.core.compaction.items import Item
+from contextbus.core.history import is_only_results
 from contextbus_protocol.chat import ApprovalRequest, ApprovalResponse, Role, ToolCall, ToolResult
 
 
@@ -158,9 +159,7 @@ def is_user_message(item: Item) -> bool:
     A message of role user that holds nothing but tool results is a tool message, as some providers write them.
     """
     message = item.message
-    if message is None or item.own or message.role != "user":
-        return False
-    return not message.content or not all(isinstance(part, ToolResult) for part in message.content)
+    return message is not None and not item.own and message.role == "user" and not is_only_results(message)
 
 
 def _first_open(queue: deque[_Occurrence] | None) -> _Occurrence | None:

@@ -45,7 +45,8 @@ class ReductionOptions(msgspec.Struct, frozen=True, kw_only=True):
     ``target_tokens`` caps the messages, ``window_tokens`` is the room that ``keep_ratio`` is a share of (C.X.1).
     ``end`` fixes the range's end if it is a safe one: the summary of it is there already (C.K.9).  ``least_end`` is the
     least end if it is a safe one, whatever the policy keeps: a summary reached so far that a forget took (C.X.11).
-    ``names_media`` has media in texts named too, so that a run never sends any to a summariser (B38).
+    ``names_media`` has media in texts named too: a run never sends a summariser an image as text, which would be half a
+    million tokens of a data URI in a tool's output.
     """
 
     target_tokens: int
@@ -116,17 +117,18 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True):
 class CannotFit(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing was replaced (C.G.2, C.G.3); with a range found, ``end`` is above ``start``.
 
-    ``unshrunk`` tells that a summary was refused since it did not shrink the range (C.X.4).
+    ``unshrunk`` tells that a summary was refused since it did not shrink the range (C.X.4); ``excess`` is by how many
+    tokens one was too large for the target (C.G.8).
     """
 
     reason: CompactionReason
     before: int
     start: int = 0
     end: int = 0
-    replayed: int | None = None
     pieces: int = 0
     usages: tuple[object, ...] = ()
     unshrunk: bool = False
+    excess: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,7 +303,7 @@ def _join(reduction: Reduction, summaries: tuple[str, ...], count_input: CountIn
 def _take_final(reduction: Reduction, tokens: int) -> tuple[Reduction, Request]:
     options = reduction.options
     if tokens > options.target_tokens:
-        return _end(reduction, "summary-too-large")
+        return _end(reduction, "summary-too-large", excess=tokens - options.target_tokens)
     if options.min_shrink > 0 and reduction.before - tokens < options.min_shrink * reduction.size:
         return _end(reduction, "summary-too-large", unshrunk=True)
     return _finish(reduction, tokens, reduction.summary)
@@ -321,16 +323,18 @@ def _finish(reduction: Reduction, tokens: int, summary: str | None) -> tuple[Red
     return replace(reduction, phase="over"), outcome
 
 
-def _end(reduction: Reduction, reason: CompactionReason, *, unshrunk: bool = False) -> tuple[Reduction, Request]:
+def _end(
+    reduction: Reduction, reason: CompactionReason, *, unshrunk: bool = False, excess: int = 0
+) -> tuple[Reduction, Request]:
     outcome = CannotFit(
         reason=reason,
         before=reduction.before,
         start=reduction.start,
         end=reduction.end,
-        replayed=reduction.replayed,
         pieces=reduction.asked,
         usages=reduction.usages,
         unshrunk=unshrunk,
+        excess=excess,
     )
     return replace(reduction, phase="over"), outcome
 

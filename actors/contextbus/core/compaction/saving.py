@@ -36,10 +36,19 @@ class Saved(msgspec.Struct, frozen=True):
     blobs: tuple[tuple[str, bytes], ...]
 
 
-def archive_of(request: RequestItems, start: int, end: int) -> tuple[str, bytes]:
-    """The archived span of a range: its reference and its bytes (C.X.8)."""
+class Archive(msgspec.Struct, frozen=True):
+    """The archived span of a range: indices, reference and bytes (C.X.8)."""
+
+    start: int
+    end: int
+    reference: str
+    data: bytes
+
+
+def archive_of(request: RequestItems, start: int, end: int) -> Archive:
+    """The archived span of a range; it is encoded and hashed, so whoever counts several candidates keeps it."""
     data = blobs.encode_archive(archived_span(request.items, start, end), request.records_before(end))
-    return digests.digest_bytes(data), data
+    return Archive(start, end, digests.digest_bytes(data), data)
 
 
 def save(
@@ -51,6 +60,7 @@ def save(
     estimator: Estimator,
     working_memory: WorkingMemorySnapshot | None,
     host_counts: tuple[int, ...] = (),
+    archive: Archive | None = None,
 ) -> Saved:
     """The event of a reduction that passed.
 
@@ -62,10 +72,11 @@ def save(
         estimator: the run's counter.
         working_memory: the state of the working memory that the step is of (C.X.7).
         host_counts: what the host counted, in the order of the requests.
+        archive: the range's, where it was made already.
     """
     start, end = outcome.start, outcome.end
-    archive, span = archive_of(request, start, end)
-    messages, indices = compose(request, outcome, archive)
+    archive = archive or archive_of(request, start, end)
+    messages, indices = compose(request, outcome, archive.reference)
     facts = tuple(_fact(request, message, index, estimator) for message, index in zip(messages, indices, strict=True))
     source_count = request.source_count(end)
     records = request.records_before(end)
@@ -79,7 +90,7 @@ def save(
         source_hash=state.history.keep(source_count).chain,
         replacement=facts,
         replaced_by=reference,
-        archive=archive,
+        archive=archive.reference,
         summariser="" if outcome.summary is None else started.options.summariser,
         usage=add_usages(outcome.usages),
         pieces=outcome.pieces,
@@ -90,7 +101,7 @@ def save(
         host_counts=host_counts,
         token_scope="request",
     )
-    return Saved(event, ((reference, data), (archive, span)))
+    return Saved(event, ((reference, data), (archive.reference, archive.data)))
 
 
 def compose(
