@@ -20,6 +20,14 @@ LARGE = Model("openai", "gpt-a", 3_000, 300)
 SMALL = Model("openai", "gpt-b", 1_000, 300)
 
 
+LOOK: dict[str, Any] = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+OTHERS: list[tuple[Model, dict[str, Any]]] = [
+    (SMALL, {}),
+    (LARGE, {"settings": {"temperature": 1}}),
+    (LARGE, {"tools": [LOOK]}),
+]
+
+
 async def is_clean(bus: contextbus.ContextBus, run: contextbus.Run) -> bool:
     return (await bus.verify(run.id)).is_clean
 
@@ -42,14 +50,7 @@ async def test_a_whole_number_for_a_share_reads_back_as_it_was_written(compactio
 
 
 @pytest.mark.rule("C.M.3", "C.M.7")
-@pytest.mark.parametrize(
-    ("model", "more"),
-    [
-        (SMALL, {}),
-        (LARGE, {"settings": {"temperature": 1}}),
-        (LARGE, {"tools": [{"name": "look", "input_schema": {"type": "object", "properties": {}}}]}),
-    ],
-)
+@pytest.mark.parametrize(("model", "more"), OTHERS)
 async def test_a_count_of_another_request_decides_neither_live_nor_again(model: Model, more: dict[str, Any]) -> None:
     async with bus_writing(Writing()) as bus:
         run = await bus.run("r", scope=SCOPE, compaction=Window(summariser="writing"))

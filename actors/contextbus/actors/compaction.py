@@ -340,9 +340,7 @@ class Compaction:
             state = replace(state, fold=RunState(state.fold.run))
         job = state.job
         if job is not None and job.token != message.token and not job.begun and job.phase in ("fetch", "count"):
-            return endings.interrupt(
-                state, job, self._at, ()
-            )  # an earlier one moved what this is planned on
+            return endings.interrupt(state, job, self._at, ())  # an earlier one moved what this is planned on
         if job is None or job.token != message.token:
             return state, ()
         if any(isinstance(e, CompactionCompleted | CompactionFailed) and e.usage for e in message.commit.events):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 import msgspec
 
@@ -30,6 +31,27 @@ from contextbus_protocol.errors import (
     error_of,
 )
 from contextbus_protocol.events import AnyEvent, CompactionFailed, CompactionPhase, CompactionReason
+
+_UNFIT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "no-safe-boundary": "no older range is free of open tool calls, media and messages that are kept; keep fewer, "
+        "answer what is open, or name media with media='placeholder'",
+        "protected-history": "what stays leaves no room for a summary under the target; raise target_tokens or keep "
+        "fewer messages",
+    }
+)
+_UNUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "absent": "nobody serves it; check its id, give it to open(summarisers=[…]), or run `contextbus worker FILE`",
+        "timeout": "it did not answer in time; raise seconds",
+        "busy": "it has no room for more requests; run more workers of it",
+        "malformed": "what it answered is neither a text nor a Summary",
+        "empty-summary": "it is empty",
+        "incomplete-summary": "it was cut off, or holds something else than text",
+        "summary-too-large": "it is above the target, or saves too little of what it replaces; compact later, or lower "
+        "min_shrink",
+    }
+)
 
 replace = msgspec.structs.replace
 
@@ -254,11 +276,11 @@ def error_of_failure(failure: Failure, last: CompactionReason | None, summariser
             "what is sent beside the messages leaves no room under the target; raise target_tokens or send fewer tools"
         )
         return RequestOverheadError(text, data)
-    if reason in ("no-safe-boundary", "protected-history"):
-        text = f"the history cannot be compacted ({reason}): what must stay is too large or its work is open"
-        return ContextBudgetExceededError(text, data)
+    if reason in _UNFIT:
+        return ContextBudgetExceededError(f"the history cannot be compacted ({reason}): {_UNFIT[reason]}", data)
     code = failure.origin_code if failure.reason == "error" else None
     data = ErrorData(phase="compaction", origin=summariser, origin_code=code or reason, origin_type=failure.origin_type)
     paused = "; compaction is paused until the history has grown or reset_compaction is called"
-    text = f"summariser {summariser!r} gave no summary that can be used ({reason})"
+    why = _UNUSED.get(code or reason) or f"it raised {failure.origin_type or 'an error'}"
+    text = f"summariser {summariser!r} gave no summary that can be used ({reason}): {why}"
     return SummariserFailedError(text + (paused if failure.reason == "paused" else ""), data)

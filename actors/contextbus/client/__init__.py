@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from contextbus.summarisers.built_in import extractive_summariser
     from contextbus.summarisers.interface import Summary, SummaryRequest, summariser
     from contextbus.summarisers.openai import openai_summariser
+    from contextbus_protocol import errors
     from contextbus_protocol.chat import ChatMessage, ToolResult, assistant, system, user
     from contextbus_protocol.compaction import SummaryPart
     from contextbus_protocol.compiler_state import ContextCompilerState
@@ -128,6 +129,7 @@ __all__ = [
     "context_warnings",
     "create_token_estimator",
     "create_working_memory",
+    "errors",
     "estimate_overhead",
     "estimate_tokens",
     "extractive_summariser",
@@ -208,6 +210,8 @@ if not TYPE_CHECKING:  # type checkers read the imports above, and know of a nam
 
     def __getattr__(name: str) -> object:
         """A public name, from where it is defined."""
+        if name == "errors":
+            return import_module("contextbus_protocol.errors")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))

@@ -36,13 +36,13 @@ MODEL_SECONDS: Final = 60.0
 """How long a summary may take that a model writes, in seconds."""
 
 CompactionEvent = CompactionStarted | CompactionCompleted | CompactionFailed | CompactionRestored
-CountTokens = Callable[[tuple[ChatMessage, ...]], "Awaitable[int] | int"]
+CountTokens = Callable[[tuple[ChatMessage, ...]], Awaitable[int] | int]
 """Counts a whole candidate array, in tokens, async or not (C.C.4)."""
 
-OnCompress = Callable[[str, int, CompactionCompleted], "Awaitable[object] | object"]
+OnCompress = Callable[[str, int, CompactionCompleted], Awaitable[object] | object]
 """Is told a summary, the number of messages that it replaced, and the event, once it is stored (P.J.4)."""
 
-OnEvent = Callable[[CompactionEvent], "Awaitable[object] | object"]
+OnEvent = Callable[[CompactionEvent], Awaitable[object] | object]
 """Is told the events of an evaluation once they are in the log (C.O.13)."""
 
 OnBudgetExceeded = Callable[[tuple[ChatMessage, ...], BudgetInfo], object]

@@ -25,7 +25,7 @@ class CompactionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     cache_retention_ms: int | None = None
 
 
-TriggerFunction = Callable[[CompactionSnapshot], "Awaitable[object] | object"]
+TriggerFunction = Callable[[CompactionSnapshot], Awaitable[object] | object]
 """A trigger of the host's own, async or not; what it gives counts by its truth (C.H.8)."""
 
 

@@ -227,7 +227,12 @@ def _check_messages(
 def _read_again(state: RunState, messages: Sequence[ChatMessage], event: MessagesAppended) -> tuple[MessageFact, ...]:
     """The facts of the messages with what their parts say read again (D.K.26, C.E.6)."""
     read = (
-        msgspec.structs.replace(fact, skill_calls=calls, succeeded=succeeded, only_results=is_only_results(message))
+        msgspec.structs.replace(
+            fact,
+            skill_calls=calls,
+            succeeded=succeeded,
+            only_results=fact.only_results and is_only_results(message),  # older releases did not say so
+        )
         for fact, message in zip(event.messages, messages, strict=True)
         for calls, succeeded in (skill_facts(message),)
     )

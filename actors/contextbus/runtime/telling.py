@@ -14,7 +14,7 @@ from contextbus_protocol.package import ContextWarning
 TELLING_SECONDS: Final = 10.0
 """How long is waited for an async function that is told something: a step must not hang on it."""
 
-OnWarning = Callable[[ContextWarning], "Awaitable[object] | object"]
+OnWarning = Callable[[ContextWarning], Awaitable[object] | object]
 """Is told one warning, async or not; what it gives back is not looked at."""
 
 _log = get_logger(__name__)
