@@ -266,14 +266,19 @@ SELF: Final = WordTable(
 )
 """First and second person: the line says who spoke."""
 
+_END_OF_ANSWER: Final = r"(?:\s*[,.!;:、。！…]+\s*|\s+[–—-]+\s+|\s*[–—]\s*|\s*$)"
 COURTESY: Final = re.compile(
-    r"^(?:(?:ok(?:ay)?|yes|no problem|no|sure|great|perfect|hi there|hi|hello there|hello|hey there|hey|noted|got it"
-    r"|understood|alright|right|good(?: (?:morning|day|evening))?|you['’]?re welcome|of course|certainly|absolutely"
-    r"|acknowledged|ja|nein|gut|hallo|alles klar|verstanden|gern(?:e)?|klar|in ordnung|oui|non|bonjour|sí|hola|да|нет"
-    r"|хорошо|понятно|привет|はい|いいえ|了解(?:です|しました)?"
+    r"^(?:"
+    # a greeting begins no statement, so it needs no sign behind it
+    r"(?:hi there|hi|hello there|hello|hey there|hey|hallo|bonjour|hola|привет)(?:[\s,.!;:、。！]+|$)"
+    # an answer word may belong to the statement: "No refund was paid", "Right turns only"
+    r"|(?:ok(?:ay)?|yes|no problem|no|sure|great|perfect|noted|got it|understood|alright|right"
+    r"|good(?: (?:morning|day|evening))?|you['’]?re welcome|of course|certainly|absolutely"
+    r"|acknowledged|ja|nein|gut|alles klar|verstanden|gern(?:e)?|klar|in ordnung|oui|non|sí|si|да|нет"
+    r"|хорошо|понятно|はい|いいえ|了解(?:です|しました)?"
     r"|(?:many |vielen )?"
-    r"(?:thanks?(?: you)?|danke?|merci|gracias|спасибо|ありがとう(?:ございます)?)[^\d,.!?。！]{0,60})"
-    r"(?:[\s,.!;:、。！]+|$))+",
+    r"(?:thanks?(?: you)?(?! to\b)|danke?|merci|gracias|спасибо|ありがとう(?:ございます)?)(?!\w)[^\d,.!?。！;:]{0,60})"
+    rf"{_END_OF_ANSWER})+",
     re.IGNORECASE,
 )
-"""Greetings, thanks and acknowledgements at the head of a sentence."""
+"""Greetings at the head of a sentence; thanks, answers and acknowledgements where a sign ends them."""
