@@ -36,6 +36,87 @@ def test_a_word_that_belongs_to_the_statement_is_not_cut_as_an_answer(said: str)
 
 
 @pytest.mark.rule("C.X.9")
-@pytest.mark.parametrize("head", ["No, ", "Yes. ", "Okay! ", "Nein, ", "Oui, ", "Yes - ", "No — ", "Hi ", "Thanks a lot. "])
+@pytest.mark.parametrize(
+    "head", ["No, ", "Yes. ", "Okay! ", "Nein, ", "Oui, ", "Yes - ", "No — ", "Hi ", "Thanks a lot. "]
+)
 def test_an_answer_word_with_a_sign_behind_it_is_cut(head: str) -> None:
     assert summarise(f"{head}the crate is K-77.").split("\n")[1] == "- the crate is K-77."
+
+
+@pytest.mark.rule("C.X.9")
+@pytest.mark.parametrize(
+    "said",
+    [
+        [f"Order {7000 + n} ships from depot D-{n % 3 + 1}." for n in range(10)],
+        [f"Ship order {7000 + n} from depot D-{n % 3 + 1}." for n in range(10)],
+        [f"Order {7000 + n} now ships from depot D-{n % 3 + 1}." for n in range(10)],
+        [f"host-{n} has {n + 4} GB of memory." for n in range(10)],
+        [f"Batch {n} must be stored in rack R-{n + 30}." for n in range(3, 9)],
+        [f"Order {7000 + n} moved from depot D-1 to depot D-{n + 2}." for n in range(5)],
+        ["The backup of host-7 runs at 10:15.", "The backup of host-9 runs at 11:45 now."],
+    ],
+)
+def test_facts_about_different_things_stay_side_by_side(said: list[str]) -> None:
+    text = summarise(*said)
+    assert [line for line in said if line not in text and "from depot D-1 to" not in line] == []
+    assert all(f"Order {7000 + n}" in text for n in range(len(said)) if said[0].startswith("Order"))
+
+
+@pytest.mark.rule("C.X.9")
+@pytest.mark.parametrize(
+    ("earlier", "later", "kept", "gone"),
+    [
+        (
+            "The ticket is OPS-7311, the database is at db-eu-4.internal:6432, and the cut-over is at 02:30 UTC.",
+            "The cut-over is at 04:15 UTC now.",
+            ("The ticket is OPS-7311", "db-eu-4.internal:6432", "04:15 UTC"),
+            ("02:30",),
+        ),
+        (
+            "Deploy on host-7 at 10:00 with the key K-9.",
+            "The deploy on host-7 is at 11:00 now.",
+            ("K-9", "11:00"),
+            ("10:00",),
+        ),
+        (
+            "Never use A-17 and B-20 for orders.",
+            "Use C-30 for orders instead of A-17.",
+            ("B-20", "C-30"),
+            ("- B-20\n",),
+        ),
+        ("Call not before 9:15 and never leave a message.", "Call not before 10:15 now.", ("10:15",), ("9:15",)),
+    ],
+)
+def test_a_change_drops_the_stale_part_and_no_other_fact(
+    earlier: str, later: str, kept: tuple[str, ...], gone: tuple[str, ...]
+) -> None:
+    text = summarise(earlier, later)
+    assert [value for value in kept if value not in text] == []
+    assert [value for value in gone if value in text] == []
+
+
+@pytest.mark.rule("C.X.9")
+@pytest.mark.parametrize(
+    ("earlier", "later", "kept", "gone"),
+    [
+        ("Budget is 1,200.", "Raise the budget to 1,500.", "1,500", "1,200"),
+        ("The budget is 4500 EUR.", "The budget was cut to 3000.", "3000", "4500"),
+        ("Server is host-7.", "We use host-9 instead of host-7.", "host-9", "host-7"),
+        ("The server is host-7.", "The server must be host-9 now.", "host-9", "host-7"),
+    ],
+)
+def test_only_the_latest_value_is_left(earlier: str, later: str, kept: str, gone: str) -> None:
+    text = summarise(earlier, later)
+    assert (kept in text, gone in text) == (True, False)
+
+
+@pytest.mark.rule("C.X.9")
+def test_of_two_values_that_both_stay_the_later_stands_later() -> None:
+    text = summarise("The parcel for Wilma Pellworm goes to 12 Mill Lane.", "The parcel must go to 7 Harbour Street.")
+    assert -1 < text.find("12 Mill Lane") < text.find("7 Harbour Street") or "12 Mill Lane" not in text
+
+
+@pytest.mark.rule("C.X.9")
+def test_a_denial_is_not_cut_out_of_a_statement() -> None:
+    text = summarise("The code of the safe is K-71.", "The code of the safe is not K-71 but K-72 now.")
+    assert "is not K-71 but K-72" in text

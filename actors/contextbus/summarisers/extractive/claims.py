@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from contextbus.summarisers.extractive.changes import CHANGE, HEDGE, LIMIT, TELLING, TOLD_AS
+from contextbus.summarisers.extractive.cues import is_duty
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS, LABELS
 from contextbus.summarisers.extractive.stems import find_concepts, is_attribute
 from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values
@@ -32,6 +33,35 @@ _LONGEST_UNTYPED: Final = 6
 _SEVERAL: Final = 2
 _NAMING: Final = (*EXACT, "number")
 _STATE: Final = "state"
+_LABEL_BEFORE: Final = re.compile(r"(?<!\w)([^\W\d_]{2,30})\s+(?:(?:no|nr)\.?\s*|number\s+)?#?$", re.IGNORECASE)
+_PART: Final = re.compile(r"(?<=[,，])\s+(?:(?:and|und|et|y|и)\s+)?|\s+(?:and|und|et|y|и)\s+")
+_WORD_BEHIND: Final = re.compile(r"\s+(?:(?:now|jetzt|nun|ahora|maintenant|теперь)\s+)?([^\W\d_]+)")
+_IDENTIFIED: Final = re.compile(
+    r"\s+(?:is|are|ist|sind|est|es)\s+(?:(?:now|jetzt|nun|maintenant|ahora)\s+)?"
+    r"(?:the|our|my|der|die|das|unser\w*|mein\w*|le|la|notre|mon|ma|el|nuestr\w+|mi)(?!\w)",
+    re.IGNORECASE,
+)
+_PLACING: Final = frozenset(
+    "at on in to from for with as by of into instead now and or um auf an im in aus von vom mit als für zu nach statt und "
+    "oder à de du des pour avec en comme et ou a del para con como y o в на с из для к и или".split()
+)
+_LONGEST_SUBJECT: Final = 2
+_RIVAL_SHARE: Final = 0.4
+_MONEY: Final = ("money", "number")
+
+
+class Key(msgspec.Struct, frozen=True, gc=False):
+    """The identifier that a claim is about: "order 7001" of "Order 7001 ships from D-1".
+
+    ``label`` is the word before it, or of an identifier without one its letters.  ``leads`` says that it is the subject
+    of the clause, ``others`` are the other values of the clause.
+    """
+
+    kind: str
+    text: str
+    label: str
+    leads: bool
+    others: tuple[tuple[str, str], ...]
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +82,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     told: bool = False
     order: str = ""
     limit: str = ""
+    key: Key | None = None
 
     kinds: tuple[str, ...] = ()
     named: tuple[tuple[str, str], ...] = ()
@@ -78,20 +109,99 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
     values, rest = find_values(text, FUNCTION_WORDS)
     claims: list[Claim] = []
     start = 0
-    ends = [m.end() for m in _CLAUSE_END.finditer(rest)]
-    for end in dict.fromkeys((*ends, len(rest))):
+    ends: list[int] = []
+    for end in dict.fromkeys((*(m.end() for m in _CLAUSE_END.finditer(rest)), len(rest))):
+        parts = cut_parts(rest, start, end)
+        if all(any(a <= v.start < b for v in values) for a, b in parts):
+            ends += [b for _, b in parts[:-1]]
+        ends.append(end)
+        start = end
+    start = 0
+    for end in ends:
         held = tuple(v for v in values if start <= v.start < end)
         inside = tuple((v.kind, v.text) for v in held)
         if inside:
             topic, beside = _find_topic(rest[start:end])
             core = _find_core(rest, start, end, held, topic)
             order, limit = _find_order(rest, start), _find_limit(rest, start, held)
-            claims.append(Claim(inside, topic, beside, start, end, core, _is_told(rest, start, held), order, limit))
+            told, key = _is_told(rest, start, held), _find_key(rest, start, end, held)
+            claims.append(Claim(inside, topic, beside, start, end, core, told, order, limit, key))
         if not inside or inside[0][0] == "number":
             assigned = _read_assignment(text[start:end], start, end)
             claims += () if assigned is None else (assigned,)
         start = end
     return tuple(claims), values
+
+
+def cut_parts(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Cut a clause at commas and at "and" where each part says something by itself; else it is one part."""
+    spans = cut_spans(_PART, text, start, end)
+    return spans if len(spans) > 1 and all(_stands_alone(text, a, b) for a, b in spans) else [(start, end)]
+
+
+def cut_spans(sign: re.Pattern[str], text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """The spans of a text between the matches of a sign, without empty ones."""
+    spans: list[tuple[int, int]] = []
+    for match in sign.finditer(text, start, end):
+        spans.append((start, match.start()))
+        start = match.end()
+    return [(a, b) for a, b in (*spans, (start, end)) if text[a:b].strip()]
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    return TELLING.pattern.search(text, start, end) is not None or is_duty(text[start:end])
+
+
+def _find_key(rest: str, start: int, end: int, held: Sequence[Value]) -> Key | None:
+    """The first identifier or number of a clause, where it names the thing that the rest of the clause tells of."""
+    first = next((v for v in held if v.kind in _NAMING), None)
+    if first is None or TELLING.pattern.search(rest, start, first.start) is not None:
+        return None
+    before = rest[start : first.start]
+    labelled = _LABEL_BEFORE.search(before)
+    word = labelled[1].lower() if labelled is not None else ""
+    label = "" if not word or word in FUNCTION_WORDS else find_concepts(word)[-1]
+    if first.kind == "number" and (not label or is_attribute(label) or not first.text.isdigit()):
+        return None
+    words = [m[0].lower() for m in _WORD.finditer(before)]
+    behind = _WORD_BEHIND.match(rest, first.end, end)
+    leads = (
+        behind is not None
+        and behind[1].lower() not in _PLACING
+        and _IDENTIFIED.match(rest, first.end) is None
+        and len([w for w in words if w not in FUNCTION_WORDS]) <= _LONGEST_SUBJECT
+        and not any(w in _PLACING or not w[0].isalpha() for w in words)
+    )
+    others = tuple((v.kind, v.text) for v in held if v is not first and v.kind not in SETTINGS)
+    if not leads and not others:
+        return None
+    return Key(first.kind, first.text, label or re.split(r"\d", first.text, maxsplit=1)[0], leads, others)
+
+
+def are_of_two(newer: Claim, older: Claim, *, change: bool) -> bool:
+    """Whether two claims are about two things of a kind, such as order 7001 and order 7002.
+
+    A claim that tells of a change and repeats another value of the earlier one may have given the thing another name.
+    """
+    mine, theirs = newer.key, older.key
+    if mine is None or theirs is None or mine.kind != theirs.kind or mine.text == theirs.text:
+        return False
+    if (
+        mine.label != theirs.label
+        or (mine.kind, mine.text) in theirs.others
+        or (theirs.kind, theirs.text) in mine.others
+    ):
+        return False
+    return not change or (mine.leads and theirs.leads) or not any(v in theirs.others for v in mine.others)
+
+
+def are_rivals(newer: Claim, older: Claim) -> bool:
+    """Whether two claims give one thing two values, as far as can be told; a reader must see which came later."""
+    kinds = _shared_kinds(newer, older, change=False)
+    if not kinds or not _differ(newer, older, kinds) or are_of_two(newer, older, change=False):
+        return False
+    shared = newer.topic & older.topic
+    return any(not is_attribute(c) for c in shared) and closeness(newer, older) >= _RIVAL_SHARE
 
 
 def _find_core(rest: str, start: int, end: int, held: Sequence[Value], topic: frozenset[str]) -> frozenset[str]:
@@ -191,15 +301,28 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     return frozenset(beside), tuple(beside.items())
 
 
-def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[tuple[str, str]] = ()) -> bool:
+def replaces(
+    newer: Claim,
+    older: Claim,
+    *,
+    change: bool,
+    given_up: Collection[tuple[str, str]] = (),
+    swapped: Collection[tuple[str, str]] = (),
+) -> bool:
     """Whether a later claim takes the place of an earlier one.
 
     Both have a value of one kind, and not the same; they are about the same thing.  What counts as the same depends on
     how sure the later one is that something changed (``change``), on whether the kind is a setting, and on whether the
-    later one names the earlier value as one that is over (``given_up``).
+    later one names the earlier value as one that is over (``given_up``), or as one it puts another in the place of
+    (``swapped``).
     """
+    if are_of_two(newer, older, change=change):
+        return False
     if given_up and any(value in given_up for value in older.values):
         shared = newer.topic & older.topic
+        # "host-9 instead of host-7" need not say again what host-7 was
+        if older.told and len(older.values) == 1 and older.values[0] in swapped:
+            return True
         return bool(shared) and not _contrast(newer, older, shared)
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
@@ -270,6 +393,9 @@ def _shared_kinds(newer: Claim, older: Claim, *, change: bool) -> tuple[str, ...
     shared = tuple(kind for kind in newer.kinds if kind in theirs)
     if not shared and change and any(k in MANNER for k in newer.kinds) and any(k in MANNER for k in theirs):
         return MANNER
+    if not shared and change and any(k in _MONEY for k in newer.kinds) and any(k in _MONEY for k in theirs):
+        # "4500 EUR", then "cut to 3000"
+        return _MONEY
     return tuple(sorted(shared, key=lambda kind: kind not in SETTINGS))
 
 

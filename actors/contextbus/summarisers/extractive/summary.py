@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from contextbus.summarisers.extractive.facts import Fact, Turns, collect_facts
+from contextbus.summarisers.extractive.facts import Fact, Turns
+from contextbus.summarisers.extractive.ledger import collect_facts
 from contextbus.summarisers.extractive.packing import Line, pack
 from contextbus.summarisers.extractive.segments import (
     Section,
@@ -71,10 +72,13 @@ def extract_summary(
                     segments.append(segment)
         else:
             segments += cut_text(text, "user" if message.role == "user" else "assistant", index)
-    facts, retired = collect_facts(segments, _find_turns(messages, texts, summaries))
+    held = collect_facts(segments, _find_turns(messages, texts, summaries))
+    facts, retired = held.facts, held.retired
     work = read_tool_work(messages)
     lines = [Line(f.section, disarm(f.text), f.score, n) for n, f in enumerate(facts)]
     lines += _tool_lines(work, len(lines))
+    for name, index in held.kept:
+        _note(references, name, index)
     _add_references(references, facts, work)
     names = [name for name in references if name.lower() not in retired]
     return pack(lines, names[-_MOST_REFERENCES:], max_tokens, count)
