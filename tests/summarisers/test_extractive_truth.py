@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contextbus.summarisers.extractive import extract_summary
-from contextbus_protocol.chat import user
+from contextbus_protocol.chat import ChatMessage, Text, ToolCall, ToolResult, assistant, user
 
 ROOM = 1_000
 
@@ -120,3 +120,93 @@ def test_of_two_values_that_both_stay_the_later_stands_later() -> None:
 def test_a_denial_is_not_cut_out_of_a_statement() -> None:
     text = summarise("The code of the safe is K-71.", "The code of the safe is not K-71 but K-72 now.")
     assert "is not K-71 but K-72" in text
+
+
+def call(name: str, arguments: str, result: str, *, error: bool = False) -> list[ChatMessage]:
+    return [
+        ChatMessage(role="assistant", content=(ToolCall(id="c", name=name, arguments=arguments),)),
+        ChatMessage(role="tool", content=(ToolResult(id="c", content=(Text(text=result),), error=error),)),
+    ]
+
+
+@pytest.mark.rule("C.X.9")
+def test_a_call_is_told_with_what_came_of_it() -> None:
+    text = extract_summary(
+        [
+            user("Look after order 77."),
+            *call("order_status", '{"order": 77}', '{"status": "shipped", "total": 41.5, "lines": [{"sku": "B-7"}]}'),
+            *call("quote", '{"n": 1}', "x " * 400 + "the fee is $31.20 from 2031-05-04"),
+            *call("book", '{"seat": "4A"}', "Booked as K-1234."),
+        ],
+        400,
+    )
+    assert "- order_status(order=77) -> status=shipped, total=41.5, sku=B-7\n" in text
+    assert "- quote(n=1) -> $31.20, 2031-05-04\n" in text
+    assert "- book(seat=4A) -> Booked as K-1234." in text
+
+
+@pytest.mark.rule("C.X.9")
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [
+        ("seat 4A is taken", True),
+        ("Error: seat 4A is taken", False),
+        ('{"error": "seat 4A is taken"}', False),
+        ('{"status": "failed", "seat": "4A"}', False),
+        ('{"success": false, "seat": "4A"}', False),
+    ],
+)
+def test_a_failed_call_reads_as_failed(result: str, *, error: bool) -> None:
+    text = extract_summary([user("Book seat 4A."), *call("book", '{"seat": "4A"}', result, error=error)], 400)
+    assert "- book(seat=4A) -> failed" in text
+
+
+@pytest.mark.rule("C.X.9")
+def test_what_is_told_of_a_result_is_short() -> None:
+    result = "{" + ", ".join(f'"key_{n}": "value-{n}"' for n in range(400)) + "}"
+    text = extract_summary([user("Go."), *call("dump", "{}", result)], 4_000)
+    line = next(each for each in text.split("\n") if each.startswith("- dump()"))
+    assert 100 < len(line) <= 180
+
+
+@pytest.mark.rule("C.X.9")
+def test_statements_go_before_calls_without_facts() -> None:
+    said = [f"The crate K-{n}00 belongs to rack R-{n}7." for n in range(10, 22)]
+    messages = [user(text) for text in said]
+    for n in range(33):
+        messages += call("order_status", f'{{"order": {7000 + n}}}', "")
+    text = extract_summary(messages, 160)
+    assert [line for line in said if line not in text] == []
+
+
+@pytest.mark.rule("C.X.9")
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I confirm. Please go ahead with this payment.",
+        "Yes, please proceed with that booking. Thank you!",
+        "Everything looks correct. Please go ahead with the update.",
+        "That's correct, please proceed.",
+        "Please go ahead.",
+        "Sounds good, thanks.",
+    ],
+)
+def test_an_assent_is_no_constraint_and_no_decision(said: str) -> None:
+    assert "Constraints" not in summarise(said, "The crate is K-77.")
+    assert "Decisions" not in summarise(said, "The crate is K-77.")
+    assert "K-77" in summarise(said, "The crate is K-77.")
+
+
+@pytest.mark.rule("C.X.9")
+def test_a_request_to_confirm_is_open_until_it_is_answered() -> None:
+    asked = assistant("Please confirm if you would like to proceed with this booking.")
+    told = user("The crate is K-77.")
+    assert extract_summary([told, asked], 400).startswith("Values:\n- The crate is K-77.\nOpen:\n- assistant: Please")
+    assert extract_summary([told, asked, user("I confirm.")], 400) == "Values:\n- The crate is K-77."
+
+
+@pytest.mark.rule("C.X.9")
+def test_small_talk_alone_is_told_by_its_last_words() -> None:
+    text = extract_summary([user("hello there"), assistant("Hi. How nice.")], 100)
+    assert text == "Notes:\n- user: hello there\n- assistant: Hi."
+    assert extract_summary([user("hello there"), assistant("Hi.")], 5) == "user: hello there"

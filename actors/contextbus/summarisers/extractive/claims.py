@@ -42,8 +42,30 @@ _IDENTIFIED: Final = re.compile(
     re.IGNORECASE,
 )
 _PLACING: Final = frozenset(
-    "at on in to from for with as by of into instead now and or um auf an im in aus von vom mit als für zu nach statt und "
-    "oder à de du des pour avec en comme et ou a del para con como y o в на с из для к и или".split()
+    (
+        *("at", "on", "in", "to", "from", "for", "with", "as", "by", "of", "into", "instead", "now", "and", "or"),
+        *("um", "auf", "an", "im", "aus", "von", "vom", "mit", "als", "für", "zu", "nach", "statt", "und", "oder"),
+        *(
+            "à",
+            "de",
+            "du",
+            "des",
+            "pour",
+            "avec",
+            "en",
+            "comme",
+            "et",
+            "ou",
+            "a",
+            "del",
+            "para",
+            "con",
+            "como",
+            "y",
+            "o",
+        ),
+        *("в", "на", "с", "из", "для", "к", "и", "или"),
+    )
 )
 _LONGEST_SUBJECT: Final = 2
 _RIVAL_SHARE: Final = 0.4
@@ -316,9 +338,9 @@ def replaces(
     later one names the earlier value as one that is over (``given_up``), or as one it puts another in the place of
     (``swapped``).
     """
-    if are_of_two(newer, older, change=change):
-        return False
     if given_up and any(value in given_up for value in older.values):
+        if are_of_two(newer, older, change=change):
+            return False
         shared = newer.topic & older.topic
         # "host-9 instead of host-7" need not say again what host-7 was
         if older.told and len(older.values) == 1 and older.values[0] in swapped:
@@ -327,7 +349,7 @@ def replaces(
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
         return False
-    if not _same_subject(newer, older, kinds, change=change):
+    if are_of_two(newer, older, change=change) or not _same_subject(newer, older, kinds, change=change):
         return False
     shared = newer.topic & older.topic
     if not shared or _contrast(newer, older, shared):

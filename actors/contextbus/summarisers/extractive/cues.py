@@ -282,3 +282,29 @@ COURTESY: Final = re.compile(
     re.IGNORECASE,
 )
 """Greetings at the head of a sentence; thanks, answers and acknowledgements where a sign ends them."""
+
+_POLITE: Final = r"(?:(?:please|kindly|bitte|por favor|merci de|пожалуйста)\s+)"
+ASSENT: Final = re.compile(
+    r"^(?:and\s+|so\s+|then\s+)?(?:"
+    rf"{COURTESY.pattern[1:]}"
+    r"|i (?:do |hereby |can )?(?:confirm|agree|approve|understand)(?: (?:this|that|it|everything|the \w+(?: \w+)?))?"
+    r"|(?:that|this|it|everything|all)(?:['’]s| is| looks| sounds| seems)"
+    r"(?: all)? (?:correct|right|fine|good|great|perfect|ok(?:ay)?)"
+    r"|(?:looks|sounds) (?:correct|right|fine|good|great|perfect)(?: to me)?"
+    rf"|{_POLITE}?(?:do go ahead|go ahead|proceed|continue|carry on|do so|do it|do that|confirm)"
+    r"(?: (?:and|to) \w+(?: it| that| this)?)?(?: with (?:it|(?:this|that|the|these|those|my)(?: \w+){1,2}|this|that))?"
+    r"|(?:you have )?my (?:confirmation|approval|consent)"
+    r"|(?:ich bestätige|bestätigt|mach weiter|bitte fortfahren|passt so|je confirme|confirmo|подтверждаю)(?: \w+)?"
+    r")[\s.!,;]*$",
+    re.IGNORECASE,
+)
+"""A sentence that only agrees to what was offered."""
+
+ASKING: Final = re.compile(
+    rf"(?:^|[.,!:]\s+)(?:and\s+|also,?\s+|if so,?\s+)?{_POLITE}"
+    r"(?:confirm|let me know|provide|tell me|share|specify|reply|advise|hold on"
+    r"|feel free|bestätig\w*|sagen sie|confirmer|confirme|подтверд\w+)(?!\w)|^let me know(?!\w)|^feel free(?!\w)"
+    r"|(?:have|need) (?:any )?(?:further|other|more) (?:questions|assistance)|any(?:thing)? (?:else|other) i can",
+    re.IGNORECASE,
+)
+"""An answer that asks for something to be said."""

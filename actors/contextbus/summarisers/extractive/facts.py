@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.changes import HEDGE
 from contextbus.summarisers.extractive.claims import (
     Claim,
     count_content_words,
@@ -16,6 +15,8 @@ from contextbus.summarisers.extractive.claims import (
     is_change,
 )
 from contextbus.summarisers.extractive.cues import (
+    ASKING,
+    ASSENT,
     CARE,
     CONDITIONS,
     DECISION,
@@ -28,10 +29,11 @@ from contextbus.summarisers.extractive.cues import (
 )
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import Section, Segment
-from contextbus.summarisers.extractive.stems import is_attribute
-from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values
-from contextbus.summarisers.extractive.word_tables import UNSPACED, WordGate, find_gates
+from contextbus.summarisers.extractive.values import SETTINGS, Value, find_values
+from contextbus.summarisers.extractive.word_tables import UNSPACED
 
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+_COMMA: Final = re.compile(r",\s+")
 _QUESTION: Final = re.compile(r"[?？؟]\s*$")
 SPEAKER: Final = re.compile(r"^(?:user|assistant): ")
 
@@ -69,10 +71,14 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
     """What a segment says, or None where it is an answered question or an empty phrase."""
     text = segment.text
     said = SPEAKER.sub("", text) if segment.section is not None else text
-    is_question = _QUESTION.search(said) is not None
+    if segment.section is None:
+        text = said = _drop_assent(said)
+        if not said:
+            return None
+    is_question = _QUESTION.search(said) is not None or _only_asks(segment, said)
     section = segment.section
     if section is None:
-        section = _classify(segment, is_question=is_question, turns=turns)
+        section = _classify(msgspec.structs.replace(segment, text=said), is_question=is_question, turns=turns)
     elif section == "Open" and is_question and _is_answered(text, segment.message, turns):
         section = None
     if section is None:
@@ -88,6 +94,20 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
         text = f"{segment.speaker}: {said}"
     carried = segment.section is not None
     return Fact(text, section, score, segment.message, segment.speaker, claims, values, carried)
+
+
+def _drop_assent(said: str) -> str:
+    """A text without the sentences that only agree to something: "I confirm. Please go ahead."""
+    parts = _SENTENCE_END.split(said)
+    left = [part for part in parts if not all(ASSENT.match(piece) for piece in _COMMA.split(part))]
+    return said if len(left) == len(parts) else " ".join(left)
+
+
+def _only_asks(segment: Segment, said: str) -> bool:
+    """Whether the assistant asks for a confirmation or an answer, in words that are no question."""
+    if segment.section is not None or segment.speaker != "assistant" or ASKING.search(said) is None:
+        return False
+    return not any(v.kind not in SETTINGS for v in find_values(said, FUNCTION_WORDS)[0])
 
 
 def _is_empty(segment: Segment, section: Section, said: str, *, has_values: bool) -> bool:

@@ -10,8 +10,10 @@ from contextbus.summarisers.extractive.facts import Fact, Turns
 from contextbus.summarisers.extractive.ledger import collect_facts
 from contextbus.summarisers.extractive.packing import Line, pack
 from contextbus.summarisers.extractive.segments import (
+    SUMMARY_LABEL,
     Section,
     Segment,
+    clip,
     cut_summary,
     cut_text,
     disarm,
@@ -26,6 +28,8 @@ _IDENTIFIER: Final = re.compile(
     r"https?://[^\s<>\"'`,;)\]}]{1,200}|[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{1,64}|(?<![\w/.])[~.]{0,2}/?[\w.@-]{1,60}(?:/[\w.@-]{1,60}){1,12}"
     r"|(?<![\w-])(?!\d{4}-\d\d-\d\d)(?=[\w-]{0,40}\d)(?=[\w-]{0,40}[A-Za-z])\w[\w-]{3,40}(?![\w-])|(?<![\w.,-])\d{4,20}(?![\w-])"
 )
+_FIRST_SENTENCE: Final = re.compile(r"(?<=[.!?])\s|(?<=[。！？])|\n")
+_LETTER: Final = re.compile(r"[^\W_]")
 _SEARCHED_OF_A_RESULT: Final = 4_000
 _MOST_REFERENCES: Final = 60
 _LONGEST_REFERENCE: Final = 120
@@ -81,7 +85,25 @@ def extract_summary(
         _note(references, name, index)
     _add_references(references, facts, work)
     names = [name for name in references if name.lower() not in retired]
+    if not lines and not names:
+        lines = _last_words(messages, texts)
     return pack(lines, names[-_MOST_REFERENCES:], max_tokens, count)
+
+
+def _last_words(messages: Sequence[ChatMessage], texts: dict[int, str]) -> list[Line]:
+    """The last request and the first sentence of the last answer, for a range that says nothing else."""
+    lines: list[Line] = []
+    for role, weight in (("user", 2), ("assistant", 1)):
+        index = max((n for n, text in texts.items() if messages[n].role == role and text.strip()), default=-1)
+        if index >= 0:
+            said = clip(
+                _FIRST_SENTENCE.split(texts[index].strip(), maxsplit=1)[0] if role == "assistant" else texts[index]
+            )
+            if _LETTER.search(said):
+                lines.append(
+                    Line("Notes", disarm(f"{role}: {said.removeprefix(SUMMARY_LABEL.strip()).strip()}"), 1, index)
+                )
+    return lines
 
 
 def _find_turns(messages: Sequence[ChatMessage], texts: dict[int, str], summaries: frozenset[int]) -> Turns:
@@ -104,7 +126,10 @@ def _tool_lines(work: ToolWork, start: int) -> list[Line]:
         elif each.answer:
             section, score = "Decisions", 6.0
         else:
-            section, score = "Tool calls", 1.5 if each.reading else 5.0
+            section = "Tool calls"
+            # statements go before calls of which nothing is known but that they were made
+            score = (2.5 if each.reading else 5.0) if each.told else (0.2 if each.reading else 1.0)
+            score *= 0.5 + 0.5 * (number + 1) / len(work.lines)
         lines[f"{section} {each.text}"] = Line(section, disarm(each.text), score, start + number)
     return list(lines.values())
 
