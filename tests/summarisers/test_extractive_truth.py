@@ -210,3 +210,23 @@ def test_small_talk_alone_is_told_by_its_last_words() -> None:
     text = extract_summary([user("hello there"), assistant("Hi. How nice.")], 100)
     assert text == "Notes:\n- user: hello there\n- assistant: Hi."
     assert extract_summary([user("hello there"), assistant("Hi.")], 5) == "user: hello there"
+
+
+@pytest.mark.rule("C.X.9")
+@pytest.mark.parametrize(
+    ("earlier", "later", "kept"),
+    [
+        ("Never mail K-7 and never mail K-8.", "Mail K-7 now.", "never mail K-8"),
+        ("Never mail K-8.", "Mail K-7 now.", "Never mail K-8"),
+        ("Anna Meyer owes $20.", "Clara Voss now owes $40.", "Anna Meyer owes $20."),
+        ("Do not use port 8080, use port 9090.", "Use port 9090 now.", "Do not use port 8080"),
+    ],
+)
+def test_a_prohibition_or_the_fact_of_another_person_stays(earlier: str, later: str, kept: str) -> None:
+    assert kept in summarise(earlier, later)
+
+
+@pytest.mark.rule("C.X.9")
+def test_what_is_left_of_a_statement_does_not_point_to_what_is_gone() -> None:
+    text = summarise("Our server is host-7, never reboot it.", "We use host-9 instead of host-7.")
+    assert text == "Constraints:\n- We use host-9."

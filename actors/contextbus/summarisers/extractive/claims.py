@@ -10,15 +10,12 @@ from typing import Final
 import msgspec
 
 from contextbus.summarisers.extractive.changes import CHANGE, HEDGE, LIMIT, TELLING, TOLD_AS
-from contextbus.summarisers.extractive.cues import is_duty
+from contextbus.summarisers.extractive.clauses import NAMING, WORD, Key, are_of_two, cut_parts, find_key
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS, LABELS
 from contextbus.summarisers.extractive.stems import find_concepts, is_attribute
-from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values
+from contextbus.summarisers.extractive.values import MANNER, SETTINGS, Value, find_values
 
 _CLAUSE_END: Final = re.compile(r"[;；。！？]|[.!?](?=\s|$)")
-_WORD: Final = re.compile(
-    r"[\u3400-\u9fff々]+|[\u30a0-\u30ff]{2,}|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W\d_])+|[^\s\w]|[\x01\u3040-\u309f]+|\d+"
-)
 _ORDER: Final = re.compile(
     r"\s*([^\W\d_]{3,30})\s+(?:the|a|an|der|die|das|den|le|la|les|l['’]|el|los|las|un|una)(?!\w)", re.IGNORECASE
 )
@@ -31,59 +28,9 @@ _LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 _OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
 _LONGEST_UNTYPED: Final = 6
 _SEVERAL: Final = 2
-_NAMING: Final = (*EXACT, "number")
 _STATE: Final = "state"
-_LABEL_BEFORE: Final = re.compile(r"(?<!\w)([^\W\d_]{2,30})\s+(?:(?:no|nr)\.?\s*|number\s+)?#?$", re.IGNORECASE)
-_PART: Final = re.compile(r"(?<=[,，])\s+(?:(?:and|und|et|y|и)\s+)?|\s+(?:and|und|et|y|и)\s+")
-_WORD_BEHIND: Final = re.compile(r"\s+(?:(?:now|jetzt|nun|ahora|maintenant|теперь)\s+)?([^\W\d_]+)")
-_IDENTIFIED: Final = re.compile(
-    r"\s+(?:is|are|ist|sind|est|es)\s+(?:(?:now|jetzt|nun|maintenant|ahora)\s+)?"
-    r"(?:the|our|my|der|die|das|unser\w*|mein\w*|le|la|notre|mon|ma|el|nuestr\w+|mi)(?!\w)",
-    re.IGNORECASE,
-)
-_PLACING: Final = frozenset(
-    (
-        *("at", "on", "in", "to", "from", "for", "with", "as", "by", "of", "into", "instead", "now", "and", "or"),
-        *("um", "auf", "an", "im", "aus", "von", "vom", "mit", "als", "für", "zu", "nach", "statt", "und", "oder"),
-        *(
-            "à",
-            "de",
-            "du",
-            "des",
-            "pour",
-            "avec",
-            "en",
-            "comme",
-            "et",
-            "ou",
-            "a",
-            "del",
-            "para",
-            "con",
-            "como",
-            "y",
-            "o",
-        ),
-        *("в", "на", "с", "из", "для", "к", "и", "или"),
-    )
-)
-_LONGEST_SUBJECT: Final = 2
 _RIVAL_SHARE: Final = 0.4
 _MONEY: Final = ("money", "number")
-
-
-class Key(msgspec.Struct, frozen=True, gc=False):
-    """The identifier that a claim is about: "order 7001" of "Order 7001 ships from D-1".
-
-    ``label`` is the word before it, or of an identifier without one its letters.  ``leads`` says that it is the subject
-    of the clause, ``others`` are the other values of the clause.
-    """
-
-    kind: str
-    text: str
-    label: str
-    leads: bool
-    others: tuple[tuple[str, str], ...]
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -91,6 +38,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
     ``core`` are the concepts of the part between commas that holds the values.  ``told`` says that an identifier or
     number is what is told of a thing ("the code is K-7"), not the thing itself ("K-7 is broken").
+    ``denied`` says that the clause holds a negation.
     ``order`` is the concept of a verb that begins the clause, ``limit`` the word before the value that makes it a limit
     ("until"); both are empty where there is none.
     """
@@ -105,6 +53,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     order: str = ""
     limit: str = ""
     key: Key | None = None
+    denied: bool = False
 
     kinds: tuple[str, ...] = ()
     named: tuple[tuple[str, str], ...] = ()
@@ -113,7 +62,14 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         """Note the kinds of the values, each once, and those that are identifiers or numbers."""
         # the struct is not handed out before this is done
         msgspec.structs.force_setattr(self, "kinds", tuple(dict.fromkeys(kind for kind, _ in self.values)))
-        msgspec.structs.force_setattr(self, "named", tuple(v for v in self.values if v[0] in _NAMING))
+        msgspec.structs.force_setattr(self, "named", tuple(v for v in self.values if v[0] in NAMING))
+
+
+_DENIAL: Final = re.compile(
+    r"(?<!\w)(?:never|not|no|don['’]t|cannot|can['’]t|mustn['’]t|nie|niemals|nicht|kein\w*|jamais|ne|pas|nunca|не|никогда"
+    r"|нельзя)(?!\w)|ない|禁止",
+    re.IGNORECASE,
+)
 
 
 def is_change(text: str) -> bool:
@@ -146,8 +102,9 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
             topic, beside = _find_topic(rest[start:end])
             core = _find_core(rest, start, end, held, topic)
             order, limit = _find_order(rest, start), _find_limit(rest, start, held)
-            told, key = _is_told(rest, start, held), _find_key(rest, start, end, held)
-            claims.append(Claim(inside, topic, beside, start, end, core, told, order, limit, key))
+            denied = _DENIAL.search(rest, start, end) is not None
+            told, key = _is_told(rest, start, held), find_key(rest, start, end, held)
+            claims.append(Claim(inside, topic, beside, start, end, core, told, order, limit, key, denied))
         if not inside or inside[0][0] == "number":
             assigned = _read_assignment(text[start:end], start, end)
             claims += () if assigned is None else (assigned,)
@@ -155,72 +112,10 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
     return tuple(claims), values
 
 
-def cut_parts(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Cut a clause at commas and at "and" where each part says something by itself; else it is one part."""
-    spans = cut_spans(_PART, text, start, end)
-    return spans if len(spans) > 1 and all(_stands_alone(text, a, b) for a, b in spans) else [(start, end)]
-
-
-def cut_spans(sign: re.Pattern[str], text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """The spans of a text between the matches of a sign, without empty ones."""
-    spans: list[tuple[int, int]] = []
-    for match in sign.finditer(text, start, end):
-        spans.append((start, match.start()))
-        start = match.end()
-    return [(a, b) for a, b in (*spans, (start, end)) if text[a:b].strip()]
-
-
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    return TELLING.pattern.search(text, start, end) is not None or is_duty(text[start:end])
-
-
-def _find_key(rest: str, start: int, end: int, held: Sequence[Value]) -> Key | None:
-    """The first identifier or number of a clause, where it names the thing that the rest of the clause tells of."""
-    first = next((v for v in held if v.kind in _NAMING), None)
-    if first is None or TELLING.pattern.search(rest, start, first.start) is not None:
-        return None
-    before = rest[start : first.start]
-    labelled = _LABEL_BEFORE.search(before)
-    word = labelled[1].lower() if labelled is not None else ""
-    label = "" if not word or word in FUNCTION_WORDS else find_concepts(word)[-1]
-    if first.kind == "number" and (not label or is_attribute(label) or not first.text.isdigit()):
-        return None
-    words = [m[0].lower() for m in _WORD.finditer(before)]
-    behind = _WORD_BEHIND.match(rest, first.end, end)
-    leads = (
-        behind is not None
-        and behind[1].lower() not in _PLACING
-        and _IDENTIFIED.match(rest, first.end) is None
-        and len([w for w in words if w not in FUNCTION_WORDS]) <= _LONGEST_SUBJECT
-        and not any(w in _PLACING or not w[0].isalpha() for w in words)
-    )
-    others = tuple((v.kind, v.text) for v in held if v is not first and v.kind not in SETTINGS)
-    if not leads and not others:
-        return None
-    return Key(first.kind, first.text, label or re.split(r"\d", first.text, maxsplit=1)[0], leads, others)
-
-
-def are_of_two(newer: Claim, older: Claim, *, change: bool) -> bool:
-    """Whether two claims are about two things of a kind, such as order 7001 and order 7002.
-
-    A claim that tells of a change and repeats another value of the earlier one may have given the thing another name.
-    """
-    mine, theirs = newer.key, older.key
-    if mine is None or theirs is None or mine.kind != theirs.kind or mine.text == theirs.text:
-        return False
-    if (
-        mine.label != theirs.label
-        or (mine.kind, mine.text) in theirs.others
-        or (theirs.kind, theirs.text) in mine.others
-    ):
-        return False
-    return not change or (mine.leads and theirs.leads) or not any(v in theirs.others for v in mine.others)
-
-
 def are_rivals(newer: Claim, older: Claim) -> bool:
     """Whether two claims give one thing two values, as far as can be told; a reader must see which came later."""
     kinds = _shared_kinds(newer, older, change=False)
-    if not kinds or not _differ(newer, older, kinds) or are_of_two(newer, older, change=False):
+    if not kinds or not _differ(newer, older, kinds) or are_of_two(newer.key, older.key, change=False):
         return False
     shared = newer.topic & older.topic
     return any(not is_attribute(c) for c in shared) and closeness(newer, older) >= _RIVAL_SHARE
@@ -259,7 +154,7 @@ def _find_limit(rest: str, start: int, held: Sequence[Value]) -> str:
 
 def _is_told(rest: str, start: int, held: Sequence[Value]) -> bool:
     """Whether each identifier or number of a clause is told of something: "the code is K-7", "use K-7 as the code"."""
-    named = [v for v in held if v.kind in _NAMING]
+    named = [v for v in held if v.kind in NAMING]
     return len(named) > 0 and all(
         TELLING.pattern.search(rest, start, v.start) is not None or TOLD_AS.match(rest, v.end) is not None
         for v in named
@@ -289,7 +184,7 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     """
     row: list[str | None] = []
     joined: list[bool] = []
-    for match in _WORD.finditer(clause):
+    for match in WORD.finditer(clause):
         word = match[0].lower()
         if word in {"-", "‐"}:
             continue
@@ -339,17 +234,15 @@ def replaces(
     (``swapped``).
     """
     if given_up and any(value in given_up for value in older.values):
-        if are_of_two(newer, older, change=change):
-            return False
         shared = newer.topic & older.topic
         # "host-9 instead of host-7" need not say again what host-7 was
-        if older.told and len(older.values) == 1 and older.values[0] in swapped:
-            return True
-        return bool(shared) and not _contrast(newer, older, shared)
+        is_named = older.told and len(older.values) == 1 and older.values[0] in swapped
+        same = is_named or (bool(shared) and not _contrast(newer, older, shared))
+        return same and not are_of_two(newer.key, older.key, change=change)
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
         return False
-    if are_of_two(newer, older, change=change) or not _same_subject(newer, older, kinds, change=change):
+    if are_of_two(newer.key, older.key, change=change) or not _same_subject(newer, older, kinds, change=change):
         return False
     shared = newer.topic & older.topic
     if not shared or _contrast(newer, older, shared):
@@ -396,6 +289,9 @@ def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change:
     mine, theirs = newer.named, older.named
     if kinds[0].startswith(_STATE) or any(v in theirs for v in mine):
         return True
+    if newer.denied != older.denied and "code" in kinds and not (newer.told and older.told):
+        # "Mail K-7 now" takes nothing back of "Never mail K-8"
+        return False
     if change:
         return len(mine) < _SEVERAL or len(theirs) < _SEVERAL
     if len(mine) == 1 and len(theirs) == 1:

@@ -11,15 +11,13 @@ import msgspec
 from contextbus.summarisers.extractive.changes import HEDGE
 from contextbus.summarisers.extractive.claims import (
     Claim,
-    are_of_two,
     are_rivals,
     closeness,
-    cut_parts,
-    cut_spans,
     find_claims,
     is_change,
     replaces,
 )
+from contextbus.summarisers.extractive.clauses import are_of_two, cut_parts, cut_spans
 from contextbus.summarisers.extractive.cues import is_duty
 from contextbus.summarisers.extractive.facts import SPEAKER, Fact, Turns, make_fact
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
@@ -64,6 +62,11 @@ _OFF_GATE: Final = WordGate(
 )
 _LONGEST_OFF: Final = 40
 _JOINTS_OF_A_RECORD: Final = 2
+_POINTING: Final = re.compile(
+    r"(?<!\w)(?:it|them|this|that|these|those|its|es|ihn|sie|ihm|dies\w*|le|la|les|lo|los|его|её|их)(?!\w)",
+    re.IGNORECASE,
+)
+_SPACE_BEFORE_SIGN: Final = re.compile(r"\s+(?=[.,;!?](?:\s|$))")
 _FEWEST_DIGITS: Final = 2
 _SHARE_OF_A_REST: Final = 0.3
 """What a duty without values weighs that stood beside a value that is over: "Never exceed it." may say little now."""
@@ -148,6 +151,7 @@ class _Ledger:
                 (number, old)
                 for number in self._near(claim, swapped)
                 if self._may_replace(fact, self._facts[number], change=change)
+                if not self._says_all(number, claim)
                 for old in self._claims(number)
                 if replaces(claim, old, change=change, given_up=given_up, swapped=swapped)
             ]
@@ -160,7 +164,7 @@ class _Ledger:
             for value in stale:
                 for other in self._by_value.get(value, ())[-_RECENT_OF_A_CONCEPT:]:
                     for old in self._claims(other):
-                        if are_of_two(claim, old, change=change):
+                        if are_of_two(claim.key, old.key, change=change):
                             continue
                         if value in old.values and any(not is_attribute(c) for c in old.topic & best.topic):
                             gone[other] = old
@@ -178,6 +182,12 @@ class _Ledger:
     def _claims(self, number: int) -> tuple[Claim, ...]:
         fact = self._facts[number]
         return () if fact is None else fact.claims
+
+    def _says_all(self, number: int, claim: Claim) -> bool:
+        """Whether an earlier fact has all values of a new claim, so that it replaces none of them."""
+        fact = self._facts[number]
+        told = () if fact is None else tuple((v.kind, v.text) for v in fact.values)
+        return len(claim.values) > 0 and all(value in told for value in claim.values)
 
     @staticmethod
     def _may_replace(newer: Fact, older: Fact | None, *, change: bool) -> bool:
@@ -275,7 +285,7 @@ def _cut_off(text: str, value: Value) -> str:
     for particle in ("から", "ではなく"):
         if text.startswith(particle, end):
             end += len(particle)
-    return " ".join(f"{text[:start]} {text[end:].removeprefix(')')}".split())
+    return _SPACE_BEFORE_SIGN.sub("", " ".join(f"{text[:start]} {text[end:].removeprefix(')')}".split()))
 
 
 def _without(fact: Fact, stale: Sequence[tuple[str, str]]) -> Fact | None:
@@ -303,7 +313,8 @@ def _without(fact: Fact, stale: Sequence[tuple[str, str]]) -> Fact | None:
     claims, values = find_claims(rest)
     score = fact.score
     if not any(v.kind in EXACT or v.kind in {"date", "money", "name"} for v in values):
-        if not is_duty(rest):
+        # "never reboot it" says little where what "it" was is gone
+        if not is_duty(rest) or _POINTING.search(rest) is not None:
             return None
         score *= _SHARE_OF_A_REST
     text = fact.text.removesuffix(said) + rest

@@ -93,16 +93,13 @@ def extract_summary(
 def _last_words(messages: Sequence[ChatMessage], texts: dict[int, str]) -> list[Line]:
     """The last request and the first sentence of the last answer, for a range that says nothing else."""
     lines: list[Line] = []
-    for role, weight in (("user", 2), ("assistant", 1)):
+    for role, weight in (("user", 2.0), ("assistant", 1.0)):
         index = max((n for n, text in texts.items() if messages[n].role == role and text.strip()), default=-1)
-        if index >= 0:
-            said = clip(
-                _FIRST_SENTENCE.split(texts[index].strip(), maxsplit=1)[0] if role == "assistant" else texts[index]
-            )
-            if _LETTER.search(said):
-                lines.append(
-                    Line("Notes", disarm(f"{role}: {said.removeprefix(SUMMARY_LABEL.strip()).strip()}"), 1, index)
-                )
+        said = texts.get(index, "").strip().removeprefix(SUMMARY_LABEL.strip()).strip()
+        if role == "assistant":
+            said = _FIRST_SENTENCE.split(said, maxsplit=1)[0]
+        if _LETTER.search(said):
+            lines.append(Line("Notes", f"{role}: {disarm(clip(said))}", weight, index))
     return lines
 
 

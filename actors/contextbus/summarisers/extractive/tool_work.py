@@ -146,9 +146,10 @@ def has_failed(text: str, *, sure: bool) -> bool:
     """Whether a result says that its call failed."""
     if sure or _ERROR_HEAD.match(text) is not None:
         return True
-    given = _read_object(text)
-    if not isinstance(given, dict):
+    value = _read_object(text)
+    if not isinstance(value, dict):
         return False
+    given = cast("dict[str, object]", value)
     status = given.get("status")
     return (
         bool(given.get("error") or given.get("errors"))
@@ -166,7 +167,7 @@ def find_outcome(text: str, *, told: str = "") -> str:
     given = _read_object(text)
     found: list[str] = []
     if isinstance(given, dict | list):
-        found = [shown for shown, _ in zip(_find_pairs(given), range(_MOST_PAIRS), strict=False)]
+        found = [shown for shown, _ in zip(_find_pairs(cast("object", given)), range(_MOST_PAIRS), strict=False)]
     elif "\n" not in text.strip() and len(text) <= _LONGEST_OUTCOME:
         return clip(text, _LONGEST_OUTCOME)
     else:
