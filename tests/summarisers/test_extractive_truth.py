@@ -230,3 +230,30 @@ def test_a_prohibition_or_the_fact_of_another_person_stays(earlier: str, later: 
 def test_what_is_left_of_a_statement_does_not_point_to_what_is_gone() -> None:
     text = summarise("Our server is host-7, never reboot it.", "We use host-9 instead of host-7.")
     assert text == "Constraints:\n- We use host-9."
+
+
+@pytest.mark.rule("C.X.9")
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["If the alarm rings, call +49 30 1234 and wait.", "The alarm moved to hall 7."],
+        ["Never raise the price above $30.", "Raise the price of tea to $20."],
+        ["Flight HAT1 leaves at 10:00.", "Flight HAT2 leaves at 11:00.", "We take flight HAT2 now."],
+        ["The refund of order 7001 was denied.", "The refund of order 7001 is approved now."],
+    ],
+)
+def test_a_rule_for_a_case_a_limit_and_what_an_identifier_is_told_to_be_stay(said: list[str]) -> None:
+    text = summarise(*said)
+    assert [line for line in said if line not in text] == []
+
+
+@pytest.mark.rule("C.X.9")
+def test_of_two_states_of_one_thing_the_later_stands_later() -> None:
+    text = summarise("The refund of order 7001 was denied.", "The refund of order 7001 is approved now.")
+    assert -1 < text.find("was denied") < text.find("is approved")
+
+
+@pytest.mark.rule("C.X.9")
+def test_a_thing_named_instead_of_another_takes_its_place() -> None:
+    text = summarise("Room 214 is booked for Monday.", "Room 310 is booked for Monday instead of room 214.")
+    assert text == "Constraints:\n- Room 310 is booked for Monday."

@@ -38,7 +38,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
     ``core`` are the concepts of the part between commas that holds the values.  ``told`` says that an identifier or
     number is what is told of a thing ("the code is K-7"), not the thing itself ("K-7 is broken").
-    ``denied`` says that the clause holds a negation.
+    ``denied`` says that the clause holds a negation, ``tells`` that a
+    word such as "is" or "was" stands before the first value.
     ``order`` is the concept of a verb that begins the clause, ``limit`` the word before the value that makes it a limit
     ("until"); both are empty where there is none.
     """
@@ -54,6 +55,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     limit: str = ""
     key: Key | None = None
     denied: bool = False
+    tells: bool = False
 
     kinds: tuple[str, ...] = ()
     named: tuple[tuple[str, str], ...] = ()
@@ -65,6 +67,10 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         msgspec.structs.force_setattr(self, "named", tuple(v for v in self.values if v[0] in NAMING))
 
 
+_TELLS: Final = re.compile(
+    rf"{TELLING.pattern.pattern}|(?<!\w)(?:was|were|has been|have been|wurden?|a été|fue|был[аои]?)(?!\w)",
+    re.IGNORECASE,
+)
 _DENIAL: Final = re.compile(
     r"(?<!\w)(?:never|not|no|don['’]t|cannot|can['’]t|mustn['’]t|nie|niemals|nicht|kein\w*|jamais|ne|pas|nunca|не|никогда"
     r"|нельзя)(?!\w)|ない|禁止",
@@ -103,8 +109,9 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
             core = _find_core(rest, start, end, held, topic)
             order, limit = _find_order(rest, start), _find_limit(rest, start, held)
             denied = _DENIAL.search(rest, start, end) is not None
+            tells = _TELLS.search(rest, start, held[0].start) is not None
             told, key = _is_told(rest, start, held), find_key(rest, start, end, held)
-            claims.append(Claim(inside, topic, beside, start, end, core, told, order, limit, key, denied))
+            claims.append(Claim(inside, topic, beside, start, end, core, told, order, limit, key, denied, tells))
         if not inside or inside[0][0] == "number":
             assigned = _read_assignment(text[start:end], start, end)
             claims += () if assigned is None else (assigned,)
@@ -113,9 +120,9 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
 
 
 def are_rivals(newer: Claim, older: Claim) -> bool:
-    """Whether two claims give one thing two values, as far as can be told; a reader must see which came later."""
+    """Whether two claims tell differently of one thing, as far as can be told; a reader must see which came later."""
     kinds = _shared_kinds(newer, older, change=False)
-    if not kinds or not _differ(newer, older, kinds) or are_of_two(newer.key, older.key, change=False):
+    if not kinds or are_of_two(newer.key, older.key, change=False):
         return False
     shared = newer.topic & older.topic
     return any(not is_attribute(c) for c in shared) and closeness(newer, older) >= _RIVAL_SHARE
@@ -238,7 +245,8 @@ def replaces(
         # "host-9 instead of host-7" need not say again what host-7 was
         is_named = older.told and len(older.values) == 1 and older.values[0] in swapped
         same = is_named or (bool(shared) and not _contrast(newer, older, shared))
-        return same and not are_of_two(newer.key, older.key, change=change)
+        is_key_over = older.key is not None and (older.key.kind, older.key.text) in given_up
+        return same and (is_key_over or not are_of_two(newer.key, older.key, change=change))
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
         return False
@@ -289,8 +297,13 @@ def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change:
     mine, theirs = newer.named, older.named
     if kinds[0].startswith(_STATE) or any(v in theirs for v in mine):
         return True
-    if newer.denied != older.denied and "code" in kinds and not (newer.told and older.told):
+    taken_back = newer.tells and ("code" not in kinds or (newer.told and older.told))
+    if newer.denied != older.denied and kinds[0] not in SETTINGS and not taken_back:
         # "Mail K-7 now" takes nothing back of "Never mail K-8"
+        return False
+    key = older.key
+    if key is not None and key.leads and key.others and kinds == (key.kind,):
+        # what was told of HAT1 still holds when HAT2 is taken
         return False
     if change:
         return len(mine) < _SEVERAL or len(theirs) < _SEVERAL

@@ -11,7 +11,10 @@ from typing import Final
 
 from contextbus.summarisers.extractive.word_tables import WordTable
 
-CONDITIONS: Final = ("If ", "When ", "No ", "Wenn ", "Falls ", "Sobald ", "Если ", "Когда ", "Si ", "Cuando ", "Quand ")
+CASES: Final = ("If ", "When ", "Wenn ", "Falls ", "Sobald ", "Если ", "Когда ", "Si ", "Cuando ", "Quand ")
+"""How a sentence begins that says what to do in some case."""
+
+CONDITIONS: Final = (*CASES, "No ")
 """How a sentence begins that says what to do in some case, or what there must not be."""
 
 DUTY: Final = WordTable(

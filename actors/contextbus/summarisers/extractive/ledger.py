@@ -18,7 +18,7 @@ from contextbus.summarisers.extractive.claims import (
     replaces,
 )
 from contextbus.summarisers.extractive.clauses import are_of_two, cut_parts, cut_spans
-from contextbus.summarisers.extractive.cues import is_duty
+from contextbus.summarisers.extractive.cues import CASES, is_duty
 from contextbus.summarisers.extractive.facts import SPEAKER, Fact, Turns, make_fact
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import SECTIONS, Segment
@@ -34,7 +34,9 @@ _SWAPPED: Final = re.compile(
 _RECENT_OF_A_CONCEPT: Final = 16
 _OFF: Final = re.compile(
     r"[\s,(（]*(?<!\w)(?:from|instead of|rather than|not|formerly|previously|was|von|vom|statt|anstelle von|bisher|с|со"
-    r"|вместо|не|de|au lieu de|en vez de)\s+(?:(?:the|dem|den)\s+)?$",
+    r"|вместо|не|de|au lieu de|en vez de)\s+(?:(?:the|dem|den)\s+)?$"
+    r"|[\s,(（]*(?<!\w)(?:instead of|rather than|statt|anstelle von|вместо|au lieu de|en vez de)"
+    r"\s+(?:(?:the|dem|den|der|la|le|el)\s+)?[^\W\d_]+\s+$",
     re.IGNORECASE,
 )
 _OFF_GATE: Final = WordGate(
@@ -151,9 +153,9 @@ class _Ledger:
                 (number, old)
                 for number in self._near(claim, swapped)
                 if self._may_replace(fact, self._facts[number], change=change)
-                if not self._says_all(number, claim)
                 for old in self._claims(number)
                 if replaces(claim, old, change=change, given_up=given_up, swapped=swapped)
+                and not self._says_all(number, claim)
             ]
             if not found:
                 continue
@@ -192,6 +194,9 @@ class _Ledger:
     @staticmethod
     def _may_replace(newer: Fact, older: Fact | None, *, change: bool) -> bool:
         if older is None or (newer.carried and older.carried):
+            return False
+        if older.said.startswith(CASES) and not newer.said.startswith(CASES):
+            # what to do in a case is no value of the thing that the case is about
             return False
         if newer.message == older.message or (newer.speaker == "assistant" and older.speaker != "assistant"):
             return change
