@@ -257,3 +257,9 @@ def test_of_two_states_of_one_thing_the_later_stands_later() -> None:
 def test_a_thing_named_instead_of_another_takes_its_place() -> None:
     text = summarise("Room 214 is booked for Monday.", "Room 310 is booked for Monday instead of room 214.")
     assert text == "Constraints:\n- Room 310 is booked for Monday."
+
+
+@pytest.mark.rule("C.X.9")
+def test_a_sentence_beside_a_request_for_an_answer_stays() -> None:
+    said = "Your reservation ID is HATHAT, paid by card. If you have any further questions, feel free to ask."
+    assert "Your reservation ID is HATHAT, paid by card." in extract_summary([assistant(said), user("Fine.")], 400)

@@ -75,7 +75,10 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
         text = said = _drop_assent(said)
         if not said:
             return None
-    is_question = _QUESTION.search(said) is not None or _only_asks(segment, said)
+    is_question = _QUESTION.search(said) is not None
+    if segment.section is None and segment.speaker == "assistant" and not is_question:
+        text = said = _drop_asking(said)
+        is_question = _asks(said)
     section = segment.section
     if section is None:
         section = _classify(msgspec.structs.replace(segment, text=said), is_question=is_question, turns=turns)
@@ -103,9 +106,16 @@ def _drop_assent(said: str) -> str:
     return said if len(left) == len(parts) else " ".join(left)
 
 
-def _only_asks(segment: Segment, said: str) -> bool:
+def _drop_asking(said: str) -> str:
+    """What the assistant said without its requests for an answer, where it said more than those."""
+    parts = _SENTENCE_END.split(said)
+    left = [part for part in parts if not _asks(part)]
+    return " ".join(left) if left and len(left) < len(parts) else said
+
+
+def _asks(said: str) -> bool:
     """Whether the assistant asks for a confirmation or an answer, in words that are no question."""
-    if segment.section is not None or segment.speaker != "assistant" or ASKING.search(said) is None:
+    if ASKING.search(said) is None:
         return False
     return not any(v.kind not in SETTINGS for v in find_values(said, FUNCTION_WORDS)[0])
 
