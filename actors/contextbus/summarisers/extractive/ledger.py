@@ -69,6 +69,7 @@ _POINTING: Final = re.compile(
     re.IGNORECASE,
 )
 _SPACE_BEFORE_SIGN: Final = re.compile(r"\s+(?=[.,;!?](?:\s|$))")
+_CASES: Final = (*CASES, *(f"{speaker}: {case}" for speaker in ("user", "assistant") for case in CASES))
 _FEWEST_DIGITS: Final = 2
 _SHARE_OF_A_REST: Final = 0.3
 """What a duty without values weighs that stood beside a value that is over: "Never exceed it." may say little now."""
@@ -102,6 +103,7 @@ class _Ledger:
     def __init__(self) -> None:
         self.retired: dict[str, None] = {}
         self.kept: dict[str, int] = {}
+        self._last_rank = 0
         self._facts: list[Fact | None] = []
         self._lines: dict[str, int] = {}
         self._by_concept: dict[str, list[int]] = {}
@@ -132,6 +134,9 @@ class _Ledger:
     def _put_behind(self, fact: Fact) -> None:
         """Move earlier facts that give the same thing another value into the section of the new one, or before it."""
         rank = SECTIONS.index(fact.section)
+        if self._last_rank <= rank:
+            self._last_rank = rank
+            return
         for claim in fact.claims:
             for number in self._near(claim):
                 older = self._facts[number]
@@ -195,7 +200,7 @@ class _Ledger:
     def _may_replace(newer: Fact, older: Fact | None, *, change: bool) -> bool:
         if older is None or (newer.carried and older.carried):
             return False
-        if older.said.startswith(CASES) and not newer.said.startswith(CASES):
+        if older.text.startswith(_CASES) and not newer.text.startswith(_CASES):
             # what to do in a case is no value of the thing that the case is about
             return False
         if newer.message == older.message or (newer.speaker == "assistant" and older.speaker != "assistant"):
@@ -319,9 +324,10 @@ def _without(fact: Fact, stale: Sequence[tuple[str, str]]) -> Fact | None:
     score = fact.score
     if not any(v.kind in EXACT or v.kind in {"date", "money", "name"} for v in values):
         # "never reboot it" says little where what "it" was is gone
-        if not is_duty(rest) or _POINTING.search(rest) is not None:
+        counted = any(v.kind == "number" for v in values)
+        if not (counted or is_duty(rest)) or _POINTING.search(rest) is not None:
             return None
-        score *= _SHARE_OF_A_REST
+        score *= 1.0 if counted else _SHARE_OF_A_REST
     text = fact.text.removesuffix(said) + rest
     return msgspec.structs.replace(fact, text=text, score=score, claims=claims, values=values)
 
