@@ -18,6 +18,7 @@ CHANGE: Final = WordTable(
     (
         *("now", "from now on", "new", "changed", "changes", "moved", "moves", "update", "updated", "no longer"),
         *("instead", "switched", "replaced", "replaces", "rather", "henceforth", "going forward", "as of"),
+        *("raise", "lower", "increase", "reduce", "cut to", "cut down to", "cut from", "down to", "went with"),
         *("raised", "lowered", "increased", "reduced", "postponed", "extended", "correction"),
         *("corrected", "previous", "actually", "took over", "takes over", "scratch that"),
         *("revised", "shifted", "pushed back", "brought forward", "anymore", "former", "formerly", "void", "obsolete"),
@@ -71,6 +72,7 @@ CHANGE: Final = WordTable(
             "ungültig*",
             "überholt",
         ),
+        *("erhöhe", "erhöhen", "senke", "senken", "gekürzt", "kürze", "kürzen"),
         *("steigt", "stieg", "sinkt", "sank", "klettert"),
     ),
     (

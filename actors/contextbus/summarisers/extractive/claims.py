@@ -10,14 +10,12 @@ from typing import Final
 import msgspec
 
 from contextbus.summarisers.extractive.changes import CHANGE, HEDGE, LIMIT, TELLING, TOLD_AS
+from contextbus.summarisers.extractive.clauses import NAMING, WORD, Key, are_of_two, cut_parts, find_key
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS, LABELS
 from contextbus.summarisers.extractive.stems import find_concepts, is_attribute
-from contextbus.summarisers.extractive.values import EXACT, MANNER, SETTINGS, Value, find_values
+from contextbus.summarisers.extractive.values import MANNER, SETTINGS, Value, find_values
 
 _CLAUSE_END: Final = re.compile(r"[;；。！？]|[.!?](?=\s|$)")
-_WORD: Final = re.compile(
-    r"[\u3400-\u9fff々]+|[\u30a0-\u30ff]{2,}|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W\d_])+|[^\s\w]|[\x01\u3040-\u309f]+|\d+"
-)
 _ORDER: Final = re.compile(
     r"\s*([^\W\d_]{3,30})\s+(?:the|a|an|der|die|das|den|le|la|les|l['’]|el|los|las|un|una)(?!\w)", re.IGNORECASE
 )
@@ -30,8 +28,9 @@ _LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 _OF: Final = frozenset(("of", "for", "der", "des", "für", "von", "vom", "im", "in", "de", "du", "del", "для", "の"))
 _LONGEST_UNTYPED: Final = 6
 _SEVERAL: Final = 2
-_NAMING: Final = (*EXACT, "number")
 _STATE: Final = "state"
+_RIVAL_SHARE: Final = 0.4
+_MONEY: Final = ("money", "number")
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -39,6 +38,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
     ``core`` are the concepts of the part between commas that holds the values.  ``told`` says that an identifier or
     number is what is told of a thing ("the code is K-7"), not the thing itself ("K-7 is broken").
+    ``denied`` says that the clause holds a negation, ``tells`` that a
+    word such as "is" or "was" stands before the first value.
     ``order`` is the concept of a verb that begins the clause, ``limit`` the word before the value that makes it a limit
     ("until"); both are empty where there is none.
     """
@@ -52,6 +53,9 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     told: bool = False
     order: str = ""
     limit: str = ""
+    key: Key | None = None
+    denied: bool = False
+    tells: bool = False
 
     kinds: tuple[str, ...] = ()
     named: tuple[tuple[str, str], ...] = ()
@@ -60,7 +64,18 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         """Note the kinds of the values, each once, and those that are identifiers or numbers."""
         # the struct is not handed out before this is done
         msgspec.structs.force_setattr(self, "kinds", tuple(dict.fromkeys(kind for kind, _ in self.values)))
-        msgspec.structs.force_setattr(self, "named", tuple(v for v in self.values if v[0] in _NAMING))
+        msgspec.structs.force_setattr(self, "named", tuple(v for v in self.values if v[0] in NAMING))
+
+
+_TELLS: Final = re.compile(
+    rf"{TELLING.pattern.pattern}|(?<!\w)(?:was|were|has been|have been|wurden?|a été|fue|был[аои]?)(?!\w)",
+    re.IGNORECASE,
+)
+_DENIAL: Final = re.compile(
+    r"(?<!\w)(?:never|not|no|don['’]t|cannot|can['’]t|mustn['’]t|nie|niemals|nicht|kein\w*|jamais|ne|pas|nunca|не|никогда"
+    r"|нельзя)(?!\w)|ない|禁止",
+    re.IGNORECASE,
+)
 
 
 def is_change(text: str) -> bool:
@@ -78,20 +93,39 @@ def find_claims(text: str) -> tuple[tuple[Claim, ...], tuple[Value, ...]]:
     values, rest = find_values(text, FUNCTION_WORDS)
     claims: list[Claim] = []
     start = 0
-    ends = [m.end() for m in _CLAUSE_END.finditer(rest)]
-    for end in dict.fromkeys((*ends, len(rest))):
+    ends: list[int] = []
+    for end in dict.fromkeys((*(m.end() for m in _CLAUSE_END.finditer(rest)), len(rest))):
+        parts = cut_parts(rest, start, end)
+        if all(any(a <= v.start < b for v in values) for a, b in parts):
+            ends += [b for _, b in parts[:-1]]
+        ends.append(end)
+        start = end
+    start = 0
+    for end in ends:
         held = tuple(v for v in values if start <= v.start < end)
         inside = tuple((v.kind, v.text) for v in held)
         if inside:
             topic, beside = _find_topic(rest[start:end])
             core = _find_core(rest, start, end, held, topic)
             order, limit = _find_order(rest, start), _find_limit(rest, start, held)
-            claims.append(Claim(inside, topic, beside, start, end, core, _is_told(rest, start, held), order, limit))
+            denied = _DENIAL.search(rest, start, end) is not None
+            tells = _TELLS.search(rest, start, held[0].start) is not None
+            told, key = _is_told(rest, start, held), find_key(rest, start, end, held)
+            claims.append(Claim(inside, topic, beside, start, end, core, told, order, limit, key, denied, tells))
         if not inside or inside[0][0] == "number":
             assigned = _read_assignment(text[start:end], start, end)
             claims += () if assigned is None else (assigned,)
         start = end
     return tuple(claims), values
+
+
+def are_rivals(newer: Claim, older: Claim) -> bool:
+    """Whether two claims tell differently of one thing, as far as can be told; a reader must see which came later."""
+    kinds = _shared_kinds(newer, older, change=False)
+    if not kinds or are_of_two(newer.key, older.key, change=False):
+        return False
+    shared = newer.topic & older.topic
+    return any(not is_attribute(c) for c in shared) and closeness(newer, older) >= _RIVAL_SHARE
 
 
 def _find_core(rest: str, start: int, end: int, held: Sequence[Value], topic: frozenset[str]) -> frozenset[str]:
@@ -127,7 +161,7 @@ def _find_limit(rest: str, start: int, held: Sequence[Value]) -> str:
 
 def _is_told(rest: str, start: int, held: Sequence[Value]) -> bool:
     """Whether each identifier or number of a clause is told of something: "the code is K-7", "use K-7 as the code"."""
-    named = [v for v in held if v.kind in _NAMING]
+    named = [v for v in held if v.kind in NAMING]
     return len(named) > 0 and all(
         TELLING.pattern.search(rest, start, v.start) is not None or TOLD_AS.match(rest, v.end) is not None
         for v in named
@@ -157,7 +191,7 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     """
     row: list[str | None] = []
     joined: list[bool] = []
-    for match in _WORD.finditer(clause):
+    for match in WORD.finditer(clause):
         word = match[0].lower()
         if word in {"-", "‐"}:
             continue
@@ -191,20 +225,32 @@ def _find_topic(clause: str) -> tuple[frozenset[str], tuple[tuple[str, tuple[str
     return frozenset(beside), tuple(beside.items())
 
 
-def replaces(newer: Claim, older: Claim, *, change: bool, given_up: Collection[tuple[str, str]] = ()) -> bool:
+def replaces(
+    newer: Claim,
+    older: Claim,
+    *,
+    change: bool,
+    given_up: Collection[tuple[str, str]] = (),
+    swapped: Collection[tuple[str, str]] = (),
+) -> bool:
     """Whether a later claim takes the place of an earlier one.
 
     Both have a value of one kind, and not the same; they are about the same thing.  What counts as the same depends on
     how sure the later one is that something changed (``change``), on whether the kind is a setting, and on whether the
-    later one names the earlier value as one that is over (``given_up``).
+    later one names the earlier value as one that is over (``given_up``), or as one it puts another in the place of
+    (``swapped``).
     """
     if given_up and any(value in given_up for value in older.values):
         shared = newer.topic & older.topic
-        return bool(shared) and not _contrast(newer, older, shared)
+        # "host-9 instead of host-7" need not say again what host-7 was
+        is_named = older.told and len(older.values) == 1 and older.values[0] in swapped
+        same = is_named or (bool(shared) and not _contrast(newer, older, shared))
+        is_key_over = older.key is not None and (older.key.kind, older.key.text) in given_up
+        return same and (is_key_over or not are_of_two(newer.key, older.key, change=change))
     kinds = _shared_kinds(newer, older, change=change)
     if not kinds or not _differ(newer, older, kinds):
         return False
-    if not _same_subject(newer, older, kinds, change=change):
+    if are_of_two(newer.key, older.key, change=change) or not _same_subject(newer, older, kinds, change=change):
         return False
     shared = newer.topic & older.topic
     if not shared or _contrast(newer, older, shared):
@@ -251,6 +297,14 @@ def _same_subject(newer: Claim, older: Claim, kinds: tuple[str, ...], *, change:
     mine, theirs = newer.named, older.named
     if kinds[0].startswith(_STATE) or any(v in theirs for v in mine):
         return True
+    taken_back = newer.tells and ("code" not in kinds or (newer.told and older.told))
+    if newer.denied != older.denied and kinds[0] not in SETTINGS and not taken_back:
+        # "Mail K-7 now" takes nothing back of "Never mail K-8"
+        return False
+    key = older.key
+    if key is not None and key.leads and key.others and kinds == (key.kind,):
+        # what was told of HAT1 still holds when HAT2 is taken
+        return False
     if change:
         return len(mine) < _SEVERAL or len(theirs) < _SEVERAL
     if len(mine) == 1 and len(theirs) == 1:
@@ -270,6 +324,9 @@ def _shared_kinds(newer: Claim, older: Claim, *, change: bool) -> tuple[str, ...
     shared = tuple(kind for kind in newer.kinds if kind in theirs)
     if not shared and change and any(k in MANNER for k in newer.kinds) and any(k in MANNER for k in theirs):
         return MANNER
+    if not shared and change and any(k in _MONEY for k in newer.kinds) and any(k in _MONEY for k in theirs):
+        # "4500 EUR", then "cut to 3000"
+        return _MONEY
     return tuple(sorted(shared, key=lambda kind: kind not in SETTINGS))
 
 

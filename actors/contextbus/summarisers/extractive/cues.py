@@ -11,7 +11,10 @@ from typing import Final
 
 from contextbus.summarisers.extractive.word_tables import WordTable
 
-CONDITIONS: Final = ("If ", "When ", "No ", "Wenn ", "Falls ", "Sobald ", "Если ", "Когда ", "Si ", "Cuando ", "Quand ")
+CASES: Final = ("If ", "When ", "Wenn ", "Falls ", "Sobald ", "Если ", "Когда ", "Si ", "Cuando ", "Quand ")
+"""How a sentence begins that says what to do in some case."""
+
+CONDITIONS: Final = (*CASES, "No ")
 """How a sentence begins that says what to do in some case, or what there must not be."""
 
 DUTY: Final = WordTable(
@@ -266,14 +269,45 @@ SELF: Final = WordTable(
 )
 """First and second person: the line says who spoke."""
 
+_END_OF_ANSWER: Final = r"(?:\s*[,.!;:、。！…]+\s*|\s+[–—-]+\s+|\s*[–—]\s*|\s*$)"
 COURTESY: Final = re.compile(
-    r"^(?:(?:ok(?:ay)?|yes|no problem|no|sure|great|perfect|hi there|hi|hello there|hello|hey there|hey|noted|got it"
-    r"|understood|alright|right|good(?: (?:morning|day|evening))?|you['’]?re welcome|of course|certainly|absolutely"
-    r"|acknowledged|ja|nein|gut|hallo|alles klar|verstanden|gern(?:e)?|klar|in ordnung|oui|non|bonjour|sí|hola|да|нет"
-    r"|хорошо|понятно|привет|はい|いいえ|了解(?:です|しました)?"
+    r"^(?:"
+    # a greeting begins no statement, so it needs no sign behind it
+    r"(?:hi there|hi|hello there|hello|hey there|hey|hallo|bonjour|hola|привет)(?:[\s,.!;:、。！]+|$)"
+    # an answer word may belong to the statement: "No refund was paid", "Right turns only"
+    r"|(?:ok(?:ay)?|yes|no problem|no|sure|great|perfect|noted|got it|understood|alright|right"
+    r"|good(?: (?:morning|day|evening))?|you['’]?re welcome|of course|certainly|absolutely"
+    r"|acknowledged|ja|nein|gut|alles klar|verstanden|gern(?:e)?|klar|in ordnung|oui|non|sí|si|да|нет"
+    r"|хорошо|понятно|はい|いいえ|了解(?:です|しました)?"
     r"|(?:many |vielen )?"
-    r"(?:thanks?(?: you)?|danke?|merci|gracias|спасибо|ありがとう(?:ございます)?)[^\d,.!?。！]{0,60})"
-    r"(?:[\s,.!;:、。！]+|$))+",
+    r"(?:thanks?(?: you)?(?! to\b)|danke?|merci|gracias|спасибо|ありがとう(?:ございます)?)(?!\w)[^\d,.!?。！;:]{0,60})"
+    rf"{_END_OF_ANSWER})+",
     re.IGNORECASE,
 )
-"""Greetings, thanks and acknowledgements at the head of a sentence."""
+"""Greetings at the head of a sentence; thanks, answers and acknowledgements where a sign ends them."""
+
+_POLITE: Final = r"(?:(?:please|kindly|bitte|por favor|merci de|пожалуйста)\s+)"
+ASSENT: Final = re.compile(
+    r"^(?:and\s+|so\s+|then\s+)?(?:"
+    rf"{COURTESY.pattern[1:]}"
+    r"|i (?:do |hereby |can )?(?:confirm|agree|approve|understand)(?: (?:this|that|it|everything|the \w+(?: \w+)?))?"
+    r"|(?:that|this|it|everything|all)(?:['’]s| is| looks| sounds| seems)"
+    r"(?: all)? (?:correct|right|fine|good|great|perfect|ok(?:ay)?)"
+    r"|(?:looks|sounds) (?:correct|right|fine|good|great|perfect)(?: to me)?"
+    rf"|{_POLITE}?(?:do go ahead|go ahead|proceed|continue|carry on|do so|do it|do that|confirm)"
+    r"(?: (?:and|to) \w+(?: it| that| this)?)?(?: with (?:it|(?:this|that|the|these|those|my)(?: \w+){1,2}|this|that))?"
+    r"|(?:you have )?my (?:confirmation|approval|consent)"
+    r"|(?:ich bestätige|bestätigt|mach weiter|bitte fortfahren|passt so|je confirme|confirmo|подтверждаю)(?: \w+)?"
+    r")[\s.!,;]*$",
+    re.IGNORECASE,
+)
+"""A sentence that only agrees to what was offered."""
+
+ASKING: Final = re.compile(
+    rf"(?:^|[.,!:]\s+)(?:and\s+|also,?\s+|if so,?\s+)?{_POLITE}"
+    r"(?:confirm|let me know|provide|tell me|share|specify|reply|advise|hold on"
+    r"|feel free|bestätig\w*|sagen sie|confirmer|confirme|подтверд\w+)(?!\w)|^let me know(?!\w)|^feel free(?!\w)"
+    r"|(?:have|need) (?:any )?(?:further|other|more) (?:questions|assistance)|any(?:thing)? (?:else|other) i can",
+    re.IGNORECASE,
+)
+"""An answer that asks for something to be said."""

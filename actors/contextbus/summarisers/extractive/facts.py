@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from contextbus.summarisers.extractive.changes import HEDGE
 from contextbus.summarisers.extractive.claims import (
     Claim,
-    closeness,
     count_content_words,
     find_claims,
     is_change,
-    replaces,
 )
 from contextbus.summarisers.extractive.cues import (
+    ASKING,
+    ASSENT,
     CARE,
     CONDITIONS,
     DECISION,
@@ -31,45 +29,13 @@ from contextbus.summarisers.extractive.cues import (
 )
 from contextbus.summarisers.extractive.function_words import FUNCTION_WORDS
 from contextbus.summarisers.extractive.segments import Section, Segment
-from contextbus.summarisers.extractive.stems import is_attribute
-from contextbus.summarisers.extractive.values import EXACT, SETTINGS, Value, find_values
-from contextbus.summarisers.extractive.word_tables import UNSPACED, WordGate, find_gates
+from contextbus.summarisers.extractive.values import SETTINGS, Value, find_values
+from contextbus.summarisers.extractive.word_tables import UNSPACED
 
-_CLAUSE: Final = re.compile(r"(?<=[.!;。；])\s*|,?\s+(?:and|und|et|y|и)\s+|、")
-_JOINING: Final = re.compile(r"[\s,;]+(?:and|und|et|y|и)$")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+_COMMA: Final = re.compile(r",\s+")
 _QUESTION: Final = re.compile(r"[?？؟]\s*$")
-_SPEAKER: Final = re.compile(r"^(?:user|assistant): ")
-_RECENT_OF_A_CONCEPT: Final = 16
-_OFF: Final = re.compile(
-    r"[\s,(（]*(?<!\w)(?:from|instead of|rather than|not|formerly|previously|was|von|vom|statt|anstelle von|bisher|с|со"
-    r"|вместо|не|de|au lieu de|en vez de)\s+(?:(?:the|dem|den)\s+)?$",
-    re.IGNORECASE,
-)
-_OFF_GATE: Final = WordGate(
-    [
-        "from",
-        "instead",
-        "rather",
-        "not",
-        "formerly",
-        "previously",
-        "was",
-        "von",
-        "vom",
-        "statt",
-        "anstelle",
-        "bisher",
-        "с",
-        "со",
-        "вместо",
-        "не",
-        "de",
-        "au",
-        "en",
-    ]
-)
-_LONGEST_OFF: Final = 40
-_JOINTS_OF_A_RECORD: Final = 2
+SPEAKER: Final = re.compile(r"^(?:user|assistant): ")
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +56,7 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
     @property
     def said(self) -> str:
         """The line without who said it; ``values`` give positions in it."""
-        return _SPEAKER.sub("", self.text)
+        return SPEAKER.sub("", self.text)
 
 
 class Turns(msgspec.Struct, frozen=True):
@@ -101,28 +67,21 @@ class Turns(msgspec.Struct, frozen=True):
     first_user: int
 
 
-def collect_facts(segments: Iterable[Segment], turns: Turns) -> tuple[tuple[Fact, ...], frozenset[str]]:
-    """The facts that still hold, in the order in which they were said.
-
-    Returns:
-        The facts, and the values that were given up, in lower case.
-    """
-    ledger = _Ledger()
-    for segment in segments:
-        fact = make_fact(segment, turns)
-        if fact is not None:
-            ledger.add(fact)
-    return ledger.live(), frozenset(ledger.retired)
-
-
 def make_fact(segment: Segment, turns: Turns) -> Fact | None:
     """What a segment says, or None where it is an answered question or an empty phrase."""
     text = segment.text
-    said = _SPEAKER.sub("", text) if segment.section is not None else text
+    said = SPEAKER.sub("", text) if segment.section is not None else text
+    if segment.section is None:
+        text = said = _drop_assent(said)
+        if not said:
+            return None
     is_question = _QUESTION.search(said) is not None
+    if segment.section is None and segment.speaker == "assistant" and not is_question:
+        text = said = _drop_asking(said)
+        is_question = _asks(said)
     section = segment.section
     if section is None:
-        section = _classify(segment, is_question=is_question, turns=turns)
+        section = _classify(msgspec.structs.replace(segment, text=said), is_question=is_question, turns=turns)
     elif section == "Open" and is_question and _is_answered(text, segment.message, turns):
         section = None
     if section is None:
@@ -138,6 +97,27 @@ def make_fact(segment: Segment, turns: Turns) -> Fact | None:
         text = f"{segment.speaker}: {said}"
     carried = segment.section is not None
     return Fact(text, section, score, segment.message, segment.speaker, claims, values, carried)
+
+
+def _drop_assent(said: str) -> str:
+    """A text without the sentences that only agree to something: "I confirm. Please go ahead."""
+    parts = _SENTENCE_END.split(said)
+    left = [part for part in parts if not all(ASSENT.match(piece) for piece in _COMMA.split(part))]
+    return said if len(left) == len(parts) else " ".join(left)
+
+
+def _drop_asking(said: str) -> str:
+    """What the assistant said without its requests for an answer, where it said more than those."""
+    parts = _SENTENCE_END.split(said)
+    left = [part for part in parts if not _asks(part)]
+    return " ".join(left) if left and len(left) < len(parts) else said
+
+
+def _asks(said: str) -> bool:
+    """Whether the assistant asks for a confirmation or an answer, in words that are no question."""
+    if ASKING.search(said) is None:
+        return False
+    return not any(v.kind not in SETTINGS for v in find_values(said, FUNCTION_WORDS)[0])
 
 
 def _is_empty(segment: Segment, section: Section, said: str, *, has_values: bool) -> bool:
@@ -208,159 +188,3 @@ def _score(segment: Segment, section: Section, said: str, values: Sequence[Value
     elif segment.message == turns.first_user:
         score += 2
     return score + (1 if segment.section is not None else 0)
-
-
-class _Ledger:
-    """Facts as they come; a later one takes out what it replaces."""
-
-    def __init__(self) -> None:
-        self.retired: dict[str, None] = {}
-        self._facts: list[Fact | None] = []
-        self._lines: dict[str, int] = {}
-        self._by_concept: dict[str, list[int]] = {}
-        self._by_value: dict[tuple[str, str], list[int]] = {}
-
-    def live(self) -> tuple[Fact, ...]:
-        return tuple(fact for fact in self._facts if fact is not None)
-
-    def add(self, fact: Fact) -> None:
-        line = " ".join(fact.text.lower().split())
-        at = self._lines.get(line)
-        if at is not None and self._facts[at] is not None:
-            return
-        fact = self._replace(fact)
-        self._lines[line] = len(self._facts)
-        self._put(fact)
-
-    def _put(self, fact: Fact) -> None:
-        number = len(self._facts)
-        self._facts.append(fact)
-        for claim in fact.claims:
-            for concept in sorted(claim.topic):
-                self._by_concept.setdefault(concept, []).append(number)
-            for value in claim.values:
-                self._by_value.setdefault(value, []).append(number)
-
-    def _replace(self, fact: Fact) -> Fact:
-        """Take out what a new fact replaces; it takes over the class and the weight of that."""
-        change = is_change(fact.text)
-        if HEDGE.is_in(fact.text):
-            return fact
-        given_up = tuple((v.kind, v.text) for v in _find_given_up(fact))
-        for claim in fact.claims:
-            found = [
-                (number, old)
-                for number in self._near(claim)
-                if self._may_replace(fact, self._facts[number], change=change)
-                for old in self._claims(number)
-                if replaces(claim, old, change=change, given_up=given_up)
-            ]
-            if not found:
-                continue
-            number, best = max(found, key=lambda each: (closeness(claim, each[1]), each[0]))
-            gone = {n: old for n, old in found if old.topic == best.topic or set(old.values) & set(best.values)}
-            gone[number] = best
-            stale = (
-                tuple(v for v in best.values if v[0] in claim.kinds and (v not in claim.values or v in given_up))
-                or best.values
-            )
-            for value in stale:
-                for other in self._by_value.get(value, ())[-_RECENT_OF_A_CONCEPT:]:
-                    for old in self._claims(other):
-                        if value in old.values and any(not is_attribute(c) for c in old.topic & best.topic):
-                            gone[other] = old
-            fact = self._take_over(fact, gone, stale)
-        return fact
-
-    def _near(self, claim: Claim) -> tuple[int, ...]:
-        near: dict[int, None] = {}
-        for concept in sorted(claim.topic):
-            near.update(dict.fromkeys(self._by_concept.get(concept, ())[-_RECENT_OF_A_CONCEPT:]))
-        return tuple(sorted(near))
-
-    def _claims(self, number: int) -> tuple[Claim, ...]:
-        fact = self._facts[number]
-        return () if fact is None else fact.claims
-
-    @staticmethod
-    def _may_replace(newer: Fact, older: Fact | None, *, change: bool) -> bool:
-        if older is None or (newer.carried and older.carried):
-            return False
-        if newer.message == older.message or (newer.speaker == "assistant" and older.speaker != "assistant"):
-            return change
-        return change or not (_is_record(newer) or _is_record(older)) or bool(_names(newer) & _names(older))
-
-    def _take_over(self, fact: Fact, gone: dict[int, Claim], stale: Sequence[tuple[str, str]]) -> Fact:
-        text, score, section = fact.text, fact.score, fact.section
-        given_up = _find_given_up(fact)
-        for kind, value in stale:
-            over = next((v for v in given_up if (v.kind, v.text) == (kind, value)), None)
-            if over is not None and text == fact.text:
-                text = text.removesuffix(fact.said) + _cut_off(fact.said, over)
-            if kind in EXACT or kind in {"date", "money", "name"}:
-                self.retired[value] = None
-        for number in sorted(gone):
-            older = self._facts[number]
-            if older is None:
-                continue
-            self._facts[number] = None
-            score = max(score, (fact.score + older.score) / 2)
-            if section in {"Notes", "Values", "Decisions"} and older.section in {"Constraints", "Goal"}:
-                section = older.section
-            rest = _without(older, gone[number], tuple(v for _, v in stale))
-            if rest is not None:
-                self._facts[number] = rest
-        if text != fact.text:
-            claims, values = find_claims(_SPEAKER.sub("", text))
-            fact = msgspec.structs.replace(fact, text=text, claims=claims, values=values)
-        return msgspec.structs.replace(fact, score=score, section=section)
-
-
-def _is_record(fact: Fact) -> bool:
-    """Whether a line is a record of a named thing: "Booking K-7; guests: Wilma Pellworm; date: 3 May"."""
-    return fact.text.count("; ") >= _JOINTS_OF_A_RECORD and any(v.kind in EXACT for v in fact.values)
-
-
-def _names(fact: Fact) -> frozenset[str]:
-    return frozenset(v.text for v in fact.values if v.kind in EXACT)
-
-
-def _find_given_up(fact: Fact) -> tuple[Value, ...]:
-    """The values that a fact itself says are over: the first of "from 3 May to 9 May"."""
-    said = fact.said
-    if not fact.values or not find_gates(said) & _OFF_GATE.bit:
-        return ()
-    return tuple(
-        v
-        for v in fact.values
-        if _OFF.search(said[max(0, v.start - _LONGEST_OFF) : v.start]) or said.startswith(("から", "ではなく"), v.end)
-    )
-
-
-def _cut_off(text: str, value: Value) -> str:
-    """A text without a value that it says is over: "from 3 May to 9 May" becomes "to 9 May"."""
-    before = _OFF.search(text[: value.start])
-    start = value.start if before is None else before.start()
-    end = value.end
-    for particle in ("から", "ではなく"):
-        if text.startswith(particle, end):
-            end += len(particle)
-    return " ".join(f"{text[:start]} {text[end:].removeprefix(')')}".split())
-
-
-def _without(fact: Fact, claim: Claim, stale: tuple[str, ...]) -> Fact | None:
-    """What is left of a fact without the part that a later one replaced; None where nothing of use is left."""
-    said = fact.said
-    _, masked = find_values(said, FUNCTION_WORDS)
-    cuts = [0, *(m.end() for m in _CLAUSE.finditer(masked)), len(said)]
-    clauses = [said[start:end] for start, end in pairwise(cuts)]
-    kept = [c for c in clauses if c and not any(value in " ".join(c.lower().split()) for value in stale)]
-    rest = _JOINING.sub("", "".join(kept).strip(" ,;"))
-    if not kept or len(kept) == len(clauses):
-        return None
-    claims, values = find_claims(rest)
-    lost = {v for v in claim.values if v[0] in SETTINGS}
-    if lost or not any(v.kind in EXACT or v.kind in {"date", "money", "name"} for v in values):
-        return None
-    text = fact.text.removesuffix(said) + rest
-    return msgspec.structs.replace(fact, text=text, claims=claims, values=values)

@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from contextbus.summarisers.extractive.facts import Fact, Turns, collect_facts
+from contextbus.summarisers.extractive.facts import Fact, Turns
+from contextbus.summarisers.extractive.ledger import collect_facts
 from contextbus.summarisers.extractive.packing import Line, pack
 from contextbus.summarisers.extractive.segments import (
+    SUMMARY_LABEL,
     Section,
     Segment,
+    clip,
     cut_summary,
     cut_text,
     disarm,
@@ -25,6 +28,8 @@ _IDENTIFIER: Final = re.compile(
     r"https?://[^\s<>\"'`,;)\]}]{1,200}|[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{1,64}|(?<![\w/.])[~.]{0,2}/?[\w.@-]{1,60}(?:/[\w.@-]{1,60}){1,12}"
     r"|(?<![\w-])(?!\d{4}-\d\d-\d\d)(?=[\w-]{0,40}\d)(?=[\w-]{0,40}[A-Za-z])\w[\w-]{3,40}(?![\w-])|(?<![\w.,-])\d{4,20}(?![\w-])"
 )
+_FIRST_SENTENCE: Final = re.compile(r"(?<=[.!?])\s|(?<=[。！？])|\n")
+_LETTER: Final = re.compile(r"[^\W_]")
 _SEARCHED_OF_A_RESULT: Final = 4_000
 _MOST_REFERENCES: Final = 60
 _LONGEST_REFERENCE: Final = 120
@@ -71,13 +76,31 @@ def extract_summary(
                     segments.append(segment)
         else:
             segments += cut_text(text, "user" if message.role == "user" else "assistant", index)
-    facts, retired = collect_facts(segments, _find_turns(messages, texts, summaries))
+    held = collect_facts(segments, _find_turns(messages, texts, summaries))
+    facts, retired = held.facts, held.retired
     work = read_tool_work(messages)
     lines = [Line(f.section, disarm(f.text), f.score, n) for n, f in enumerate(facts)]
     lines += _tool_lines(work, len(lines))
+    for name, index in held.kept:
+        _note(references, name, index)
     _add_references(references, facts, work)
     names = [name for name in references if name.lower() not in retired]
+    if not lines and not names:
+        lines = _last_words(messages, texts)
     return pack(lines, names[-_MOST_REFERENCES:], max_tokens, count)
+
+
+def _last_words(messages: Sequence[ChatMessage], texts: dict[int, str]) -> list[Line]:
+    """The last request and the first sentence of the last answer, for a range that says nothing else."""
+    lines: list[Line] = []
+    for role, weight in (("user", 2.0), ("assistant", 1.0)):
+        index = max((n for n, text in texts.items() if messages[n].role == role and text.strip()), default=-1)
+        said = texts.get(index, "").strip().removeprefix(SUMMARY_LABEL.strip()).strip()
+        if role == "assistant":
+            said = _FIRST_SENTENCE.split(said, maxsplit=1)[0]
+        if _LETTER.search(said):
+            lines.append(Line("Notes", f"{role}: {disarm(clip(said))}", weight, index))
+    return lines
 
 
 def _find_turns(messages: Sequence[ChatMessage], texts: dict[int, str], summaries: frozenset[int]) -> Turns:
@@ -100,7 +123,10 @@ def _tool_lines(work: ToolWork, start: int) -> list[Line]:
         elif each.answer:
             section, score = "Decisions", 6.0
         else:
-            section, score = "Tool calls", 1.5 if each.reading else 5.0
+            section = "Tool calls"
+            # statements go before calls of which nothing is known but that they were made
+            score = (2.5 if each.reading else 5.0) if each.told else (0.2 if each.reading else 1.0)
+            score *= 0.5 + 0.5 * (number + 1) / len(work.lines)
         lines[f"{section} {each.text}"] = Line(section, disarm(each.text), score, start + number)
     return list(lines.values())
 

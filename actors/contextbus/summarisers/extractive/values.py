@@ -128,7 +128,7 @@ _PATTERNS: Final = (
     ),
     _Pattern(
         "ref",
-        r"(?<![\w.])[\w-]{1,80}(?:\.[\w-]{1,40}){0,3}\.(?:[a-z]{2,4}|internal|local|json|yaml|toml|html)(?![\w.])",
+        r"(?<![\w.])[\w-]{1,80}(?:\.[\w-]{1,40}){0,3}\.(?:[a-z]{2,4}|internal|local|json|yaml|toml|html)(?!\w|\.\w)",
         (".",),
     ),
     _Pattern(
