@@ -142,7 +142,7 @@ async def test_the_tail_that_was_measured_is_taken_off() -> None:
         await run.working_memory.create(goal="Deploy the service to production.")
         run.append(user("Hi."))
         step = await run.before_model_call(model=SMALL)
-        tail = make_estimator(CHARACTERS).tokens((await state_of(bus, run)).last.tail_eighteenths)  # type: ignore[union-attr]
+        tail = make_estimator(CHARACTERS).tokens((await state_of(bus, run)).last.tail_eighteenths)  # type: ignore[union-attr]  # a step was compiled
         assert tail > 10
         assert step.manifest.placement.tail
         await run.after_model_call(reported(500))

@@ -158,7 +158,7 @@ class RunRules(RuleBasedStateMachine):
         command = ReportStep(
             **self.harness.head(client),
             step=client.compiled.step,
-            status=status,  # type: ignore[arg-type]
+            status=status,  # type: ignore[arg-type]  # one of the words
             history=client.handle.new_messages() if succeeded else None,
             usage=Usage(100 + 37 * (self.harness.words % 60), 10),
         )

@@ -69,7 +69,7 @@ async def test_all_summaries_that_list_the_record_are_deleted_and_no_other(memor
     assert b"what was said" not in stored
     assert all(text in stored for text in (b"of another record", b"what else was said", b"of another source"))
     for event in (kept, foreign):
-        assert len(await runs.packages.get("two", (event.replaced_by,))) == 1  # type: ignore[arg-type]
+        assert len(await runs.packages.get("two", (event.replaced_by,))) == 1  # type: ignore[arg-type]  # there are two outcomes
     # one command a run, packages and summaries together, and the record is named
     assert [(c.run, len(c.packages), len(c.summaries)) for c in runs.asked] == [("one", 1, 2), ("two", 0, 1)]
     assert all((c.source, c.record_id, c.erasure) == ("memory", secret.record_id, done.sequence) for c in runs.asked)

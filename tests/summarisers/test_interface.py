@@ -167,11 +167,11 @@ def test_no_content_passes_as_a_finish_reason(reason: object) -> None:
         ["text"],
         {"parts": []},
         Summary("text"),  # type: ignore[arg-type]  # that is the point
-        Summary(("text",)),  # type: ignore[arg-type]
-        Summary((SummaryPart("text", 7),)),  # type: ignore[arg-type]
+        Summary(("text",)),  # type: ignore[arg-type]  # what is refused
+        Summary((SummaryPart("text", 7),)),  # type: ignore[arg-type]  # what is refused
         Summary((SummaryPart("the user asked", "x"),)),
         Summary((SummaryPart("", "x"),)),
-        Summary(TEXT, "stop", {"input_tokens": 1}),  # type: ignore[arg-type]
+        Summary(TEXT, "stop", {"input_tokens": 1}),  # type: ignore[arg-type]  # what is refused
         Summary(TEXT, "stop", Usage(-1)),
         Summary(TEXT, "stop", Usage(2**53)),
         Summary(TEXT, "stop", Usage(True)),

@@ -87,7 +87,7 @@ def estimated(state: RunState, of: StepOptions, **given: object) -> RequestEstim
 @pytest.mark.rule("C.H.2", "C.H.3")
 @pytest.mark.parametrize("kind", ["tokens-exceed", "messages-exceed"])
 def test_more_than_so_many_and_equality_does_not_match(kind: str) -> None:
-    of = triggered(Trigger(kind=kind, limit=10))  # type: ignore[arg-type]
+    of = triggered(Trigger(kind=kind, limit=10))  # type: ignore[arg-type]  # the kinds are given as texts
     found = [find_match(of, seen(tokens=n, messages=n), {}) for n in (9, 10, 11)]
     assert found == [None, None, Matched(0)]
 

@@ -53,7 +53,7 @@ def messages(texts: str) -> list[ChatMessage]:
 
 def replaced(texts: str, given_: str, **more: object) -> tuple[int, list[tuple[str, int | None]]]:
     """How many source messages are replaced, and by what."""
-    found = replace_history(request_of(texts, **more), messages(given_), ESTIMATOR)  # type: ignore[arg-type]
+    found = replace_history(request_of(texts, **more), messages(given_), ESTIMATOR)  # type: ignore[arg-type]  # of mixed options
     texts_of = [text_in(message) for message in found.messages]
     return found.source_count, [(text, fact.source) for text, fact in zip(texts_of, found.facts, strict=True)]
 
