@@ -97,7 +97,7 @@ def _tell_apart(tenant: str, seen: list[tuple[str, int]]) -> Hops:
 
     inbox = f"{subjects.inbox(tenant, 'selection')}."
     queries = sizes(lambda s: s.startswith("ctx.v1.query."))
-    offers = sizes(lambda s: s.startswith(f"{inbox}source."))
+    offers = sizes(lambda s: s.startswith(f"{inbox}worker."))
     items, committed = sizes(lambda s: s == f"{inbox}selection")
     return Hops(
         compile=sum(sizes(lambda s: s == subjects.command("selection", tenant))),
