@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from contextbus.core.importers.anthropic import read_content
 from contextbus.core.importers.claude_code_tree import Answer, Chosen, Entry, answer_of, choose_entries
 from contextbus.core.importers.reading import Conversation, an_object, conversation_id, rest_of, wants_cache
 from contextbus.core.importers.session_lines import session_lines
 from contextbus.core.json_text import as_object
-from contextbus_protocol.chat import AnyPart, ChatMessage, ProviderData, Role, ToolCall, ToolResult
+from contextbus_protocol.chat import AnyPart, ChatMessage, ProviderData, Reasoning, Role, ToolCall, ToolResult
+from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidTypeError
 
 _OWN_TYPES: Final = ("user", "assistant", "system", "progress", "queue-operation", "attachment")
@@ -121,8 +124,22 @@ def _read_messages(chosen: Chosen) -> tuple[ChatMessage, ...]:
             answers[answer] = draft
         elif entry.kind == "user" and not _only_results(parts):
             answers.clear()  # an id that comes again after the user spoke is no piece of the former answer
-        draft.pieces.append((entry.number, parts))
+        draft.pieces.append((entry.number, _issued(parts, value.get("model"))))
     return tuple(draft.message() for draft in _with_results(drafts, chosen.beside))
+
+
+def _issued(parts: tuple[AnyPart, ...], model: object) -> tuple[AnyPart, ...]:
+    """The parts with the model that issued the thinking among them (P.E.5)."""
+    if not isinstance(model, str):
+        return parts
+    return tuple(
+        msgspec.structs.replace(
+            part, provider_data=ProviderData("anthropic", part.provider_data.data, clean_text(model))
+        )
+        if isinstance(part, Reasoning) and part.provider_data is not None
+        else part
+        for part in parts
+    )
 
 
 def _only_results(parts: Sequence[AnyPart]) -> bool:

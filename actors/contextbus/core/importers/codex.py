@@ -14,6 +14,7 @@ from contextbus.core.importers.reading import Conversation, Object, a_list, a_te
 from contextbus.core.importers.session_lines import Line, session_lines
 from contextbus.core.json_text import as_list, as_object
 from contextbus_protocol.chat import ChatMessage, Text
+from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidTypeError
 
 _ENVELOPES: Final = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
@@ -90,6 +91,7 @@ class _Session:
         self.id: str | None = None
         self.instructions: str | None = None
         self.history: list[Item] = []
+        self._model: str | None = None
         self._known = False
         self._summary: Item | None = None
         self._kept = 0  # so many items stand in front that every compaction without a replacement leaves
@@ -110,7 +112,10 @@ class _Session:
                 case "session_meta":
                     self._add_meta(payload, place)
                 case "response_item":
-                    self._add_item(Item(place, payload))
+                    self._add_item(Item(place, payload, self._model))
+                case "turn_context":
+                    model = payload.get("model")
+                    self._model = clean_text(model) if isinstance(model, str) else None
                 case "compacted":
                     self._compact(payload, place)
                 case "event_msg" if payload.get("type") == "thread_rolled_back":

@@ -41,10 +41,11 @@ _NOTHING: Final = ProviderData(PROVIDER, "{}")
 
 
 class Item(NamedTuple):
-    """An item, and where it stands: ``line 3.payload``."""
+    """An item, where it stands (``line 3.payload``), and the model that wrote it where that is known."""
 
     place: str
     value: Object
+    model: str | None = None
 
 
 def read_items(items: Iterable[Item]) -> list[ChatMessage]:
@@ -85,14 +86,14 @@ def read_items(items: Iterable[Item]) -> list[ChatMessage]:
 
 def read_item(item: Item) -> ChatMessage | AnyPart:
     """A message or an output as a message; what else the assistant wrote as a part of its message."""
-    place, value = item
+    place, value, model = item
     match a_text(value.get("type"), f"{place}.type"):
         case "message":
             return _message(value, place)
         case "function_call_output" | "custom_tool_call_output" as kind:
             return ChatMessage(role="tool", content=(_output(value, kind, place),))
         case "reasoning":
-            return read_reasoning(value, place)
+            return read_reasoning(value, place, model)
         case "function_call":
             return ToolCall(
                 id=a_text(value.get("call_id"), f"{place}.call_id"),
@@ -121,17 +122,18 @@ def read_item(item: Item) -> ChatMessage | AnyPart:
             return unknown(value, PROVIDER, place)
 
 
-def read_reasoning(value: Object, place: str) -> Reasoning:
+def read_reasoning(value: Object, place: str, model: str | None = None) -> Reasoning:
     """A reasoning item: its summary is the text, its encrypted content stays byte for byte."""
     summary = value.get("summary")
     texts = [
         a_text(an_object(entry, f"{place}.summary[{index}]").get("text"), f"{place}.summary[{index}].text")
         for index, entry in enumerate([] if summary is None else a_list(summary, f"{place}.summary"))
     ]
+    more = rest_of(value, ("type", "encrypted_content"), PROVIDER) or _NOTHING
     return Reasoning(
         text="\n".join(texts),
         redacted=a_text_or_none(value.get("encrypted_content"), f"{place}.encrypted_content"),
-        provider_data=rest_of(value, ("type", "encrypted_content"), PROVIDER) or _NOTHING,
+        provider_data=ProviderData(PROVIDER, more.data, model),
     )
 
 
