@@ -280,7 +280,7 @@ def test_a_call_that_was_cut_keeps_its_raw_text_and_has_no_result() -> None:
         (call,) = conversation.messages[1].content
         assert cast("ToolCall", call).arguments == '{"q": "hello wor'
         assert len(conversation.messages) == 2
-    wire = json.loads(render(conversation.messages, "anthropic").json())["messages"]
+    wire = json.loads(render(from_claude_code(whole).messages, "anthropic").json())["messages"]
     assert wire[1]["content"][0]["input"] == {}
     assert wire[2]["content"][0]["is_error"] is True
     assert shape(from_claude_code(text_of([user("a", None), cut])[:-30])) == [("user", ["q"])]
@@ -469,6 +469,10 @@ def test_its_lines_are_told_from_other_files() -> None:
         assert is_claude_code([line])
         assert not is_codex([line])
     codex = [json.loads(line) for line in (SESSIONS / "codex.jsonl").read_text().splitlines()]
-    chat = [{"role": "user", "content": "q"}, {"messages": []}, {"type": "message", "role": "user", "content": "q"}]
+    chat: list[Line] = [
+        {"role": "user", "content": "q"},
+        {"messages": []},
+        {"type": "message", "role": "user", "content": "q"},
+    ]
     for values in (codex, chat, [], [5, "x", None], [{"type": "user"}]):
         assert not is_claude_code(values)
