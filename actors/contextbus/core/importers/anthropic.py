@@ -51,7 +51,7 @@ def from_anthropic(data: object) -> Conversation:
         top = {"messages": [top]}
     messages: list[ChatMessage] = []
     if top.get("system") is not None:
-        parts = _content(top["system"], "system")
+        parts = read_content(top["system"], "system")
         messages.append(ChatMessage(role="system", content=parts))
     for index, item in enumerate(a_list(top.get("messages"), "messages")):
         messages.append(_message(an_object(item, f"messages[{index}]"), f"messages[{index}]"))
@@ -70,13 +70,18 @@ def _message(value: Object, place: str) -> ChatMessage:
         fail_word(f"{place}.role", _ROLES, name)
     return ChatMessage(
         role=role,
-        content=_content(value.get("content"), f"{place}.content"),
+        content=read_content(value.get("content"), f"{place}.content"),
         cache=wants_cache(value),
         provider_data=rest_of(value, ("role", "content"), "anthropic"),
     )
 
 
-def _content(content: object, place: str) -> tuple[AnyPart, ...]:
+def read_content(content: object, place: str) -> tuple[AnyPart, ...]:
+    """The parts of a message's or a tool result's content: a text, or a list of blocks; without empty texts.
+
+    Raises:
+        InvalidTypeError: something cannot be used; the message names the block and the field under ``place``.
+    """
     if isinstance(content, str):
         return (Text(text=a_text(content, place)),) if content else ()
     if content is None:
@@ -128,7 +133,7 @@ def _block(item: object, place: str) -> AnyPart:
 def _result(value: Object, place: str) -> ToolResult:
     return ToolResult(
         id=a_text(value.get("tool_use_id"), f"{place}.tool_use_id"),
-        content=result_content(value.get("content"), _content, f"{place}.content"),
+        content=result_content(value.get("content"), read_content, f"{place}.content"),
         error=value.get("is_error") is True,
         cache=wants_cache(value),
         provider_data=rest_of(value, ("type", "tool_use_id", "content", "is_error"), "anthropic"),
