@@ -12,6 +12,7 @@ import msgspec
 
 from contextbus.core import json_text
 from contextbus.core.frozen import freeze, thaw
+from contextbus.core.guardrails import prefill_message
 from contextbus.core.rendering import Rendering
 from contextbus.core.settled import Settled
 from contextbus.core.targets import find_target
@@ -27,8 +28,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``history`` is folded; append blocks of earlier steps are in it where they were placed.  ``blocks`` are this step's
     own, behind the history; ``tail`` is what follows them.  ``system`` comes behind the history's leading system
-    messages.  ``prefill`` is what the answer is to begin with (P.C.2).  ``tools`` is the JSON text of a list of
-    definitions in any provider's shape.
+    messages.  ``prefill`` is what the answer is to begin with (P.C.2), an instruction at the end of the
+    tail where the target takes none.  ``tools`` is the JSON text of a list of definitions in any provider's shape.
     """
 
     history: Rendering
@@ -124,7 +125,11 @@ def assemble(request: Request) -> Payload:
         rendering = rendering.extend((*request.blocks, *request.tail))
     if rendering.empty:
         raise EmptyHistoryError("there is no message to send but system ones; append a user message first")
-    finished = rendering.finish()
+    prefill = (request.prefill or "").rstrip()
+    prefilled = bool(prefill) and target.takes_prefill
+    if prefill and not prefilled:
+        rendering = rendering.append(prefill_message(prefill))
+    finished = rendering.finish(prefilled=prefilled)
     system = finished.system
     system += tuple(text for message in request.system if (text := target.system(message)) is not None)
     tools = write_tools(request.tools, target) if request.tools is not None else None
@@ -132,13 +137,14 @@ def assemble(request: Request) -> Payload:
     if former_tools:
         tools = write_former_tools(finished.tools, target)
     fields = target.fields(system, tools)
+    last = tuple(written.json for written in target.lay_out(finished.group))
     return Payload(
         target=target.name,
         list_name=target.list_name,
         fields=tuple(fields.items()),
         lead=() if "system" in fields else system,
         settled=finished.settled,
-        last=tuple(written.json for written in target.lay_out(finished.group)),
+        last=(*last, target.prefill(prefill)) if prefilled else last,
         rendering=finished,
         former_tools=former_tools,
     )

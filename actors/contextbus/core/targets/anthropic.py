@@ -9,6 +9,7 @@ import msgspec
 
 from contextbus.core import json_text, wire
 from contextbus.core.json_text import quote
+from contextbus.core.prefill_models import takes_prefill
 from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
 from contextbus_protocol.chat import (
     AnyPart,
@@ -28,8 +29,6 @@ LONGEST_NAME: Final = 128
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
-_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
-_LAST_PREFILL = (4, 5)
 
 _MODELLED = ("text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
@@ -54,7 +53,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
     @property
     def takes_prefill(self) -> bool:
         """Claude up to 4.5 takes one (anthropic.A5)."""
-        return self.model_id is not None and takes_prefill(self.model_id)
+        return self.model_id is not None and takes_prefill(PROVIDER, self.model_id)
 
     def takes_id(self, call_id: str) -> bool:
         """``^[a-zA-Z0-9_-]+$`` (anthropic.A9)."""
@@ -189,12 +188,6 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
 
     def _left_out(self, kind: str) -> Piece:
         return self.text(wire.LEFT_OUT.format(kind=kind))
-
-
-def takes_prefill(model_id: str) -> bool:
-    """Whether a model continues an assistant message at the end of a request: Claude up to 4.5 (anthropic.A5)."""
-    match = _VERSION.search(model_id)
-    return match is not None and (int(match[1]), int(match[2] or 0)) <= _LAST_PREFILL
 
 
 def wire_name(name: str) -> str:
