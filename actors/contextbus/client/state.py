@@ -67,7 +67,7 @@ def read_state(value: object, schema: Mapping[str, object] | None = None) -> dic
     return _read_typed(data, kind)
 
 
-def _typed(value: object) -> tuple[type[object], Any]:
+def _typed(value: object) -> tuple[type[object], object]:
     """The type of a state and its data: an instance, or a mapping that is to become one."""
     kind: object = type(value)
     data = value
@@ -77,7 +77,7 @@ def _typed(value: object) -> tuple[type[object], Any]:
         kind, data = pair
         if isinstance(data, _class_of(kind)):
             kind = type(data)
-        elif not isinstance(data, Mapping):
+        elif not issubclass(type(data), Mapping):
             raise refused(ROOT, f"the data of a type are a dict, not {type(data).__name__}")
     if not is_pydantic(_class_of(kind)) and not is_struct_or_dataclass(_class_of(kind)):
         raise refused(

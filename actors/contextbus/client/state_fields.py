@@ -89,9 +89,13 @@ def exact(value: object) -> object:
         return float.__float__(value)
     if isinstance(value, Mapping):
         return dict(cast("Mapping[object, object]", value))
-    if isinstance(value, Set | Sequence) and not isinstance(value, _WRITTEN):
+    if _is_collection(value):
         return list(cast("Set[object] | Sequence[object]", value))
     return value
+
+
+def _is_collection(value: object) -> bool:
+    return isinstance(value, Set | Sequence) and not isinstance(value, _WRITTEN)
 
 
 def fields_of(value: object, path: str, depth: int = 0) -> object:
