@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.state import read_state
 from contextbus.core import json_text
-from contextbus.core.dynamic_state import render_state, state_message, state_system_message, state_xml
+from contextbus.core.dynamic_state import render_state, state_message, state_system_message
 from contextbus.core.guardrails import check_output_tag, output_tag_message, prefill_degrades, prefill_message
 from contextbus.core.payload import Payload, Request, assemble, start_rendering
 from contextbus.core.targets.tools import tools_text
@@ -137,11 +137,6 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidTypeError(f"tools: not JSON: {type(exc).__name__}") from None
         return replace(self, definitions=text)
-
-    @property
-    def state_xml(self) -> str | None:
-        """The state's element alone, without the line behind it; None without state."""
-        return None if self.state_text is None else state_xml(self.state_text)
 
     @property
     def state_value(self) -> object | None:

@@ -43,11 +43,6 @@ def render_state(value: object) -> str:
     return "\n".join((*writer.lines, CURRENT_STATE))
 
 
-def state_xml(text: str) -> str:
-    """The XML of a rendered state, without the fixed line behind it."""
-    return text.removesuffix(f"\n{CURRENT_STATE}")
-
-
 def state_message(text: str) -> ChatMessage:
     """The block as a user message of its own, for the tail (P.B.4, D.F.21)."""
     return user(text)

@@ -24,7 +24,7 @@ OUTPUT_TAG: Final = (
 )
 ANSWER_START: Final = (
     "<answer_start>\n"
-    "The answer begins with exactly the following text, unchanged, and goes on from there:\n"
+    "The answer begins with exactly the text of this element, XML escapes undone, and goes on from there:\n"
     "<text>{text}</text>\n"
     "</answer_start>"
 )
