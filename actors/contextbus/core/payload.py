@@ -28,8 +28,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``history`` is folded; append blocks of earlier steps are in it where they were placed.  ``blocks`` are this step's
     own, behind the history; ``tail`` is what follows them.  ``system`` comes behind the history's leading system
-    messages.  ``prefill`` is what the answer is to begin with (P.C.2); with ``prefill_degrades`` it is an instruction
-    on every target (P.C.4).  ``tools`` is the JSON text of a list of definitions in any provider's shape.
+    messages.  ``prefill`` is what the answer is to begin with (P.C.2), an instruction at the end of the
+    tail where the target takes none.  ``tools`` is the JSON text of a list of definitions in any provider's shape.
     """
 
     history: Rendering
@@ -37,7 +37,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[ChatMessage, ...] = ()
     tail: tuple[ChatMessage, ...] = ()
     prefill: str | None = None
-    prefill_degrades: bool = False
     tools: str | None = None
 
 
@@ -127,7 +126,7 @@ def assemble(request: Request) -> Payload:
     if rendering.empty:
         raise EmptyHistoryError("there is no message to send but system ones; append a user message first")
     prefill = (request.prefill or "").rstrip()
-    prefilled = bool(prefill) and target.takes_prefill and not request.prefill_degrades
+    prefilled = bool(prefill) and target.takes_prefill
     if prefill and not prefilled:
         rendering = rendering.append(prefill_message(prefill))
     finished = rendering.finish(prefilled=prefilled)
