@@ -78,7 +78,7 @@ def test_a_parser_gives_back_structure_and_texts(state: dict[str, object]) -> No
 @pytest.mark.rule("P.B.2", "P.B.3", "P.B.5")
 def test_the_form_byte_for_byte() -> None:
     """Changing it changes every request: then ``STATE_VERSION`` has to change."""
-    state = {
+    state: dict[str, object] = {
         "active file": "a<b> & 'c'\r\nd",
         "todo": ["one", {"title": "two", "done": False}, [3, 4.0], None],
         "nothing": None,
