@@ -14,7 +14,7 @@ from contextbus.core.json_text import as_object
 from contextbus.validation import anthropic, gemini, openai, responses
 from contextbus.validation.detection import tell_target
 from contextbus.validation.findings import SHAPE, Finding, Object, Severity, as_text, error, find_surrogates
-from contextbus.validation.sdk_types import TYPES, check_types
+from contextbus.validation.sdk_types import SDKS, TYPES, check_types
 from contextbus_protocol.errors import InvalidTypeError
 
 Check = Callable[[Object, str | None], Iterator[Finding]]
@@ -51,4 +51,4 @@ def validate(body: object, target: str, model: str | None = None) -> tuple[Findi
     return (*check(found, model or as_text(found.get("model"))), *find_surrogates(body))
 
 
-__all__ = ["SHAPE", "TARGETS", "TYPES", "Finding", "Severity", "check_types", "tell_target", "validate"]
+__all__ = ["SDKS", "SHAPE", "TARGETS", "TYPES", "Finding", "Severity", "check_types", "tell_target", "validate"]

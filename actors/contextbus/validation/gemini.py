@@ -208,6 +208,6 @@ def _check_signatures(contents: Sequence[_Content]) -> Iterator[Finding]:
             yield error(
                 "gemini.G8",
                 calls[0].place,
-                "The first call of this step has no thoughtSignature; send it as it came or, for a call from elsewhere, "
+                "The first call of this step has no thoughtSignature; send it as it came or, for one from elsewhere, "
                 "the documented value that skips the check.",
             )

@@ -20,7 +20,7 @@ import msgspec
 from contextbus.core.frozen import thaw
 from contextbus.core.json_text import as_list, as_object
 from contextbus.validation import schema_rewriting
-from contextbus.validation.findings import Finding, Object, error, member
+from contextbus.validation.findings import Finding, error, member
 from contextbus.validation.schema_rewriting import TAG, rewrite
 from contextbus_protocol.errors import InvalidTypeError
 
@@ -38,7 +38,7 @@ SDKS: Final[Mapping[str, str]] = {
 MOST: Final = 100
 """Findings given at most: behind them, the body is for another API."""
 
-_CALLERS: Final[Mapping[str, Mapping[str, object]]] = {
+_CALLERS: Final[Mapping[str, Object]] = {
     "anthropic": {"model": "model", "max_tokens": 1},
     "openai": {"model": "model"},
     "openai-responses": {"model": "model"},
@@ -63,8 +63,16 @@ _GEMINI: Final[Mapping[str, str]] = {
     "config": "GenerateContentConfig",
 }
 """Members of generateContent's body and the SDK's models of them; brackets stand for a list."""
-_SAMPLING: Final = ("stream", "temperature", "top_k", "top_p")
-"""Members of Anthropic's API that the newest SDKs no longer describe."""
+_NOT_ASKED: Final[Mapping[str, tuple[str, ...]]] = {
+    "anthropic": ("stream", "temperature", "top_k", "top_p"),
+    "openai": ("stream",),
+    "openai-responses": ("stream",),
+}
+"""Members that the types do not describe: which type is asked rests on ``stream``, and of Anthropic's sampling the
+newest SDKs say nothing."""
+
+
+_TOO_DEEP: Final = error(TYPES, "body", "The body is nested deeper than the SDK's types can follow; make it flatter.")
 
 
 class _Validator(Protocol):
@@ -89,13 +97,15 @@ def check_types(body: object, target: str) -> tuple[Finding, ...] | None:
     """
     if target not in SDKS:
         raise InvalidTypeError(f"no target {target!r}; the targets are {', '.join(SDKS)}")
-    fields = as_object(body)
-    plain = thaw(body) if fields is None else {**_CALLERS.get(target, {}), **cast("Object", thaw(fields))}
+    try:
+        plain = thaw(body)
+    except RecursionError:
+        return (_TOO_DEEP,)
+    if (fields := as_object(plain)) is not None:
+        left_out = _NOT_ASKED.get(target, ())
+        plain = _CALLERS.get(target, {}) | {key: value for key, value in fields.items() if key not in left_out}
     if target == "gemini":
         return _check(plain, _gemini_validator(), strict=False)
-    members = as_object(plain)
-    if target == "anthropic" and members is not None:
-        plain = {key: value for key, value in members.items() if key not in _SAMPLING}
     best: tuple[Finding, ...] | None = None
     # What the first description does not know may be in beta: the one that fits better is meant.
     for module, name in _REQUESTS[target]:
@@ -116,7 +126,7 @@ def _check(body: object, validator: _Validator | None, *, strict: bool) -> tuple
             warnings.simplefilter("ignore")  # google-genai warns of values of enums that it does not know
             validator.validate_python(body, strict=strict)
     except RecursionError:
-        return (error(TYPES, "body", "The body is nested deeper than the SDK's types can follow; make it flatter."),)
+        return (_TOO_DEEP,)
     except wrong as failed:
         lines = cast("Callable[..., list[object]]", getattr(failed, "errors"))  # noqa: B009  # of a class named late
         return _read_errors(lines(include_url=False, include_input=False, include_context=True))
