@@ -186,3 +186,8 @@ RIGHT: dict[str, Body] = {
     "openai-responses": RESPONSES,
     "gemini": GEMINI,
 }
+
+
+def anything(*values: object) -> tuple[object, ...]:
+    """Values of any kind, to loop over."""
+    return values

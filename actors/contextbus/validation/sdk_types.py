@@ -20,7 +20,7 @@ import msgspec
 from contextbus.core.frozen import thaw
 from contextbus.core.json_text import as_list, as_object
 from contextbus.validation import schema_rewriting
-from contextbus.validation.findings import Finding, error, member
+from contextbus.validation.findings import Finding, Object, error, member
 from contextbus.validation.schema_rewriting import TAG, rewrite
 from contextbus_protocol.errors import InvalidTypeError
 
