@@ -91,7 +91,7 @@ def reasoning(**members: object) -> Body:
 
 
 def spoken(**members: object) -> Body:
-    part = {"type": "output_text", "text": "words", "annotations": []}
+    part: Body = {"type": "output_text", "text": "words", "annotations": []}
     return {"type": "message", "role": "assistant", "status": "completed", "content": [part], **members}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.validation.bodies import answer, anything, call, calls, openai, rules, says
+from tests.validation.bodies import Body, answer, anything, call, calls, openai, rules, says
 
 from contextbus.validation import validate
 
@@ -119,7 +119,7 @@ def test_c9_arguments_hold_a_json_object() -> None:
     for bad in ("", "[]", "1", "null", '{"x": NaN}', "{", "{}{}"):
         body = openai(says("user"), calls(call(arguments=bad)), answer())
         assert only(body, "openai.C9", "messages[1].tool_calls[0].function.arguments"), bad
-    plain = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}
+    plain: Body = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}
     assert found(openai(says("user"), calls(plain), answer())) == {"openai.C9"}
     for good in ("{}", ' {"x": {"y": [1e5, null]}} ', '{"x": "\\ud83d\\ude00"}'):
         assert found(openai(says("user"), calls(call(arguments=good)), answer())) == set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.validation.bodies import anything, compaction, fcall, output, reasoning, responses, rules, says, spoken
+from tests.validation.bodies import Body, anything, compaction, fcall, output, reasoning, responses, rules, says, spoken
 
 from contextbus.validation import validate
 
@@ -40,7 +40,7 @@ def test_r2_call_ids_have_1_to_64_characters_and_are_unique() -> None:
     assert only(responses(says("user"), nameless), "responses.R2", "input[1]")
     assert found(responses(says("user"), fcall("x" * 64), output("x" * 64))) == set()
     # Where the provider searched, there is no call id.
-    searched = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}}
+    searched: Body = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}}
     assert (
         found(responses(says("user"), searched, {"type": "tool_search_output", "call_id": None, "tools": []})) == set()
     )
@@ -124,7 +124,7 @@ def test_r9_every_call_has_an_output() -> None:
     assert only(responses(says("user"), fcall()), "responses.R9", "input[1]")
     half = responses(says("user"), fcall("c"), fcall("d"), output("c"))
     assert only(half, "responses.R9", "input[2]")
-    shell = {"type": "local_shell_call", "call_id": "c", "action": {}, "status": "completed"}
+    shell: Body = {"type": "local_shell_call", "call_id": "c", "action": {}, "status": "completed"}
     assert only(responses(says("user"), shell), "responses.R9", "input[1]")
     assert (
         found(responses(says("user"), shell, {"type": "local_shell_call_output", "id": "c", "output": "{}"})) == set()

@@ -106,7 +106,7 @@ def test_findings_are_limited() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_without_the_sdk_the_layer_does_not_run(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    validators = (sdk_types._typed_dict_validator, sdk_types._gemini_validator)
+    validators = (sdk_types.typed_dict_validator, sdk_types.gemini_validator)
     for validator in validators:
         validator.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("anthropic", "openai", "google")]:
@@ -121,11 +121,11 @@ def test_without_the_sdk_the_layer_does_not_run(target: str, monkeypatch: pytest
 
 
 def test_each_validator_is_made_once_and_only_when_asked_for() -> None:
-    sdk_types._typed_dict_validator.cache_clear()
+    sdk_types.typed_dict_validator.cache_clear()
     check_types(RIGHT["openai"], "openai")
-    assert sdk_types._typed_dict_validator.cache_info().currsize == 1
+    assert sdk_types.typed_dict_validator.cache_info().currsize == 1
     check_types(RIGHT["openai"], "openai")
-    assert sdk_types._typed_dict_validator.cache_info().misses == 1
+    assert sdk_types.typed_dict_validator.cache_info().misses == 1
 
 
 def test_a_finding_is_a_value() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, cast
 
@@ -60,10 +59,6 @@ def _rewrite(value: object, definitions: Mapping[str, Schema]) -> object:
     made = {key: _rewrite(item, definitions) for key, item in members.items() if key not in _DROPPED}
     if made.get("type") == "generator":
         made["type"] = "list"
-    if made.get("type") == "enum":
-        # google-genai's enums take any text, and raise for what is none.
-        values = [cast("enum.Enum", one).value for one in as_list(members["members"]) or ()]
-        return {"type": "literal", "expected": values} | {key: made[key] for key in ("ref",) if key in made}
     if made.get("type") == "typed-dict" and "extras_schema" not in made:
         made["extra_behavior"] = "forbid"
     return made

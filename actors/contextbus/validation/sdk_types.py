@@ -75,8 +75,15 @@ newest SDKs say nothing."""
 _TOO_DEEP: Final = error(TYPES, "body", "The body is nested deeper than the SDK's types can follow; make it flatter.")
 
 
-class _Validator(Protocol):
-    def validate_python(self, value: object, /, *, strict: bool | None = None) -> object: ...
+_FAILED: Final = error(TYPES, "body", "The SDK's own code fails on this body; look for values of a wrong kind.")
+
+
+class Validator(Protocol):
+    """A validator of pydantic."""
+
+    def validate_python(self, value: object, /, *, strict: bool | None = None) -> object:
+        """The value, or an error."""
+        ...
 
 
 class _ErrorLine(msgspec.Struct, frozen=True):
@@ -105,11 +112,11 @@ def check_types(body: object, target: str) -> tuple[Finding, ...] | None:
         left_out = _NOT_ASKED.get(target, ())
         plain = _CALLERS.get(target, {}) | {key: value for key, value in fields.items() if key not in left_out}
     if target == "gemini":
-        return _check(plain, _gemini_validator(), strict=False)
+        return _check(plain, gemini_validator(), strict=False)
     best: tuple[Finding, ...] | None = None
     # What the first description does not know may be in beta: the one that fits better is meant.
     for module, name in _REQUESTS[target]:
-        found = _check(plain, _typed_dict_validator(module, name), strict=True)
+        found = _check(plain, typed_dict_validator(module, name), strict=True)
         if found is not None and (best is None or len(found) < len(best)):
             best = found
         if not best:
@@ -117,7 +124,7 @@ def check_types(body: object, target: str) -> tuple[Finding, ...] | None:
     return best
 
 
-def _check(body: object, validator: _Validator | None, *, strict: bool) -> tuple[Finding, ...] | None:
+def _check(body: object, validator: Validator | None, *, strict: bool) -> tuple[Finding, ...] | None:
     if validator is None:
         return None
     wrong = cast("type[Exception]", import_module("pydantic_core").ValidationError)
@@ -130,6 +137,8 @@ def _check(body: object, validator: _Validator | None, *, strict: bool) -> tuple
     except wrong as failed:
         lines = cast("Callable[..., list[object]]", getattr(failed, "errors"))  # noqa: B009  # of a class named late
         return _read_errors(lines(include_url=False, include_input=False, include_context=True))
+    except Exception:  # whatever the SDK's own code raises: google-genai's enums raise for what is no text
+        return (_FAILED,)
     return ()
 
 
@@ -173,18 +182,19 @@ def _say(line: _ErrorLine) -> str:
 
 
 @cache
-def _typed_dict_validator(module: str, name: str) -> _Validator | None:
+def typed_dict_validator(module: str, name: str) -> Validator | None:
+    """A validator of a TypedDict; None where there is no such type, as its SDK is not installed or old."""
     try:
         described = getattr(import_module(module), name)
         adapter = import_module("pydantic").TypeAdapter(described)
     except (ImportError, AttributeError):
-        return None  # not installed, or so old that it has no such type
+        return None
     return _make_validator(adapter.core_schema)
 
 
 @cache
-def _gemini_validator() -> _Validator | None:
-    """Generates a model of the whole body: the SDK has none, as its call takes the members one by one."""
+def gemini_validator() -> Validator | None:
+    """A validator of generateContent's body, of which the SDK has no model; None where it is not installed."""
     try:
         types = import_module("google.genai.types")
         pydantic = import_module("pydantic")
@@ -201,5 +211,5 @@ def _gemini_validator() -> _Validator | None:
     return _make_validator(pydantic.TypeAdapter(model).core_schema)
 
 
-def _make_validator(schema: object) -> _Validator:
-    return cast("_Validator", import_module("pydantic_core").SchemaValidator(rewrite(schema)))
+def _make_validator(schema: object) -> Validator:
+    return cast("Validator", import_module("pydantic_core").SchemaValidator(rewrite(schema)))
