@@ -81,6 +81,7 @@ class _Draft:
     def __init__(self, base: Rendering) -> None:
         self._base = base
         self._target = base.target
+        self._fitting = base.target if isinstance(base.target, wire.Fitting) else None
         self._count = base.count
         self._system = base.system
         self._settled = base.settled
@@ -186,6 +187,7 @@ class _Draft:
         calls: list[tuple[int, ToolCall]] = []
         after: list[ToolResult | ApprovalRequest | ApprovalResponse] = []
         called, spoken = self._run_so_far()
+        message = self._fit(message)
         for part in message.content:
             if isinstance(part, ToolCall):
                 calls.append((len(pieces), part))
@@ -200,6 +202,8 @@ class _Draft:
                     if called and self._target.merges:
                         self._note("misplaced")
                     spoken = spoken or piece.kind == "text"
+                    if piece.kind == wire.COMPACTION and self._forget(pieces, calls):
+                        pieces, calls = [], []
                     pieces.append(piece)
         if pieces or calls:
             self._speak(Turn("assistant", tuple(pieces), self._target.members(message)), calls)
@@ -213,6 +217,22 @@ class _Draft:
             late = self._answer(part, separated=False)
             if late is not None:
                 self._add_other(Turn("user", (late,)))
+
+    def _fit(self, message: ChatMessage) -> ChatMessage:
+        if self._fitting is None:
+            return message
+        fitted, codes = self._fitting.fit(message)
+        for code in codes:
+            self._note(code)
+        return fitted
+
+    def _forget(self, pieces: list[Piece], calls: list[tuple[int, ToolCall]]) -> bool:
+        """Drop what stands before a compaction (responses.L7); the system layer stays.  Whether there was anything."""
+        if self._empty() and not pieces and not calls:
+            return False
+        self._note("compacted")
+        self._settled, self._group, self._approvals = Settled(), Group(), ()
+        return True
 
     def _run_so_far(self) -> tuple[bool, bool]:
         """Whether the assistant's run that is open has calls, and whether thinking would come too late in it."""
@@ -287,7 +307,8 @@ class _Draft:
                     self._note(code, result.id)
                 if separated or group.others or (not self._target.merges and call.turn + 1 < len(group.turns)):
                     self._note("moved-result", result.id)
-                answered = replace(call, result=json, result_cache=result.cache)
+                order = sum(other.result is not None for other in group.calls)
+                answered = replace(call, result=json, result_cache=result.cache, order=order)
                 calls = (*group.calls[:place], answered, *group.calls[place + 1 :])
                 self._group = replace(group, calls=calls, answered=True)
                 return None
@@ -349,7 +370,8 @@ class _Draft:
             if call.result is None:
                 self._note("missing-result", call.id)
                 self._dead = self._dead.set(call.id, self._dead.get(call.id) + 1)
-                calls.append(replace(call, result=self._target.error_result(call.error, call)))
+                result = self._target.error_result(call.error, call)
+                calls.append(replace(call, result=result, order=len(group.calls)))
             else:
                 calls.append(call)
         self._group = replace(group, calls=tuple(calls), answered=True)

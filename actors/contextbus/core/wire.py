@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -20,6 +20,8 @@ DENIED: Final = "denied"
 OPENING: Final = "The conversation continues."
 CONTINUE: Final = "Continue."
 LEFT_OUT: Final = "[{kind} left out: this model's API does not take it here]"
+COMPACTION: Final = "compaction"
+"""Kind of an assistant's piece that stands for everything before it but the system layer (responses.L7)."""
 
 _KIND = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SNAPSHOT = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
@@ -43,6 +45,7 @@ RepairCode = Literal[
     "unknown-part",
     "misplaced",
     "missing-tools",
+    "compacted",
 ]
 
 Layer = Literal["system", "user", "assistant", "result"]
@@ -94,7 +97,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     """A call of the open group.
 
     ``turn`` is the assistant message that made it, ``place`` the number of pieces of that message before it, ``name``
-    the tool's as it was called, ``error`` what is missing says.
+    the tool's as it was called, ``error`` what is missing says, ``order`` the place of its result among the group's.
     """
 
     id: str
@@ -107,6 +110,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     result: bytes | None = None
     cache: Cache = False
     result_cache: Cache = False
+    order: int = 0
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
@@ -212,7 +216,7 @@ class Target(Protocol):
         ...
 
     def system(self, message: ChatMessage) -> bytes | None:
-        """A message of the system layer; None where it is empty."""
+        """A message of the system layer; None where it is empty.  A JSON string is a field's, not the list's."""
         ...
 
     def opening(self) -> bytes | None:
@@ -228,6 +232,15 @@ class Target(Protocol):
 
     def prefill(self, text: str) -> bytes:
         """A prefill as the last message of a request, where the model takes one (P.C.4)."""
+        ...
+
+
+@runtime_checkable
+class Fitting(Protocol):
+    """A target that looks at a whole message of the assistant before its parts are written."""
+
+    def fit(self, message: ChatMessage) -> tuple[ChatMessage, tuple[RepairCode, ...]]:
+        """The message as this target takes it, and what was repaired in it; its calls and results stay."""
         ...
 
 

@@ -15,16 +15,23 @@ from contextbus_protocol.errors import InvalidTypeError
 NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 FORMER_TOOL: Final = "Was used earlier in this conversation and is not available now."
 _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
+_FLAT_TARGET: Final = "openai-responses"
+_FLAT_MEMBERS: Final = ("strict", "allowed_callers", "defer_loading", "output_schema", "async")
+_FLAT_CUSTOM: Final = ("name", "description", "format", "allowed_callers", "defer_loading", "async")
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
-    """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows."""
+    """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows.
+
+    ``flat`` holds further members of a definition in the shape of OpenAI's Responses API; they go back there alone.
+    """
 
     name: str
     description: str = ""
     parameters: bytes = NO_PARAMETERS
     provider: str | None = None
     native: bytes | None = None
+    flat: bytes | None = None
 
 
 def tools_text(tools: Iterable[Mapping[str, object]] | str | None) -> str | None:
@@ -59,10 +66,11 @@ def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
     if inner is not None:
         value = inner
     elif isinstance(kind, str) and kind not in ("function", "custom") and not _schema(value):
-        provider = "anthropic" if isinstance(value.get("name"), str) else "openai"
+        provider = "anthropic" if isinstance(value.get("name"), str) and kind != "namespace" else "openai"
         return ToolDefinition(str(value.get("name", kind)), provider=provider, native=json_text.encode(value))
     elif kind == "custom" and isinstance(value.get("custom"), dict):
-        return ToolDefinition("custom", provider="openai", native=json_text.encode(value))
+        flat = json_text.encode({**_flat_custom(json_text.as_object(value["custom"]) or {}), "type": kind})
+        return ToolDefinition("custom", provider="openai", native=json_text.encode(value), flat=flat)
     name = value.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidTypeError(f"tools[{index}].name: expected a text that is not empty")
@@ -72,21 +80,51 @@ def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
     schema = _schema(value)
     if schema is not None and json_text.as_object(schema) is None:
         raise InvalidTypeError(f"tools[{index}].parameters: expected a JSON Schema object")
-    return ToolDefinition(name, description or "", json_text.encode(schema) if schema else NO_PARAMETERS)
+    parameters = json_text.encode(schema) if schema else NO_PARAMETERS
+    return ToolDefinition(name, description or "", parameters, flat=None if inner is not None else _flat(value))
 
 
 def _schema(value: dict[str, object]) -> object:
     return next((value[key] for key in _SCHEMAS if value.get(key) is not None), None)
 
 
+def _flat(value: dict[str, object]) -> bytes | None:
+    """Members that a flat definition has beside name, description and parameters; None for none."""
+    kind = value.get("type")
+    if kind == "custom" and _schema(value) is None:
+        return json_text.encode({**_flat_custom(value), "type": kind})
+    if kind != "function":
+        return None
+    found: dict[str, object] = {key: value[key] for key in _FLAT_MEMBERS if key in value}
+    if "parameters" in value and value["parameters"] is None:
+        found["parameters"] = None
+    return json_text.encode(found) if found else None
+
+
+def _flat_custom(value: dict[str, object]) -> dict[str, object]:
+    return {key: value[key] for key in _FLAT_CUSTOM if value.get(key) is not None}
+
+
+def _write(tool: ToolDefinition, target: Target) -> bytes | None:
+    """A definition in the target's shape; None where the target does not know such a tool."""
+    if target.name == _FLAT_TARGET and tool.flat is not None:
+        flat = json_text.read_object(tool.flat.decode())
+        name = str(flat.get("name", tool.name))
+        made = json_text.read_object(target.tool(name, tool.description, tool.parameters).decode())
+        if flat.get("type") == "custom":
+            made = {"name": made["name"], **{key: made[key] for key in ("description",) if key in made}}
+        flat.pop("name", None)
+        return json_text.encode({**made, **flat})
+    if tool.native is None:
+        return target.tool(tool.name, tool.description, tool.parameters)
+    known = (tool.provider, _FLAT_TARGET) if tool.provider == "openai" else (tool.provider,)
+    return tool.native if target.name in known else None
+
+
 @functools.lru_cache(maxsize=64)
 def write_tools(text: str, target: Target) -> bytes | None:
     """The definitions in the target's shape, a JSON list; None if none of them is for this target."""
-    written = [
-        tool.native if tool.native is not None else target.tool(tool.name, tool.description, tool.parameters)
-        for tool in read_tools(text)
-        if tool.native is None or tool.provider == target.name
-    ]
+    written = [written for tool in read_tools(text) if (written := _write(tool, target)) is not None]
     return b"[%b]" % b",".join(written) if written else None
 
 
