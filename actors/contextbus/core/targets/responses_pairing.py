@@ -104,7 +104,9 @@ class _Pairing:
             if needs_id(part):
                 return replace(part, provider_data=None)
             return replace(part, provider_data=_data({key: item for key, item in data.items() if key != "id"}))
-        if isinstance(part, Unknown) and after is not None and wire.native_part(part, PROVIDER, MODELLED) is not None:
+        if isinstance(part, Unknown) and after is not None and wire.kind_of(part) not in (wire.COMPACTION, *MODELLED):
+            if wire.native_part(part, PROVIDER, MODELLED) is None:
+                return part
             self.codes.append("unknown-part")
             return Text(text=wire.LEFT_OUT.format(kind=wire.kind_of(part)))
         return part
