@@ -60,9 +60,11 @@ def check_responses(
     text = json.dumps(body, ensure_ascii=False)
     found: Found = [("all.S1", "body")] if any("\ud800" <= char <= "\udfff" for char in text) else []
     found += _unknown_keys(body, {"instructions", "input", "tools"}, "body")
-    items: Sequence[Block] = body["input"]
-    if not items:
+    if not body["input"]:
         return [*found, ("responses.R1", "input")]
+    if isinstance(body["input"], str):
+        return found
+    items: Sequence[Block] = body["input"]
     for index, item in enumerate(items):
         place = f"input[{index}]"
         found += _item_keys(item, place)

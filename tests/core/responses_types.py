@@ -1,4 +1,4 @@
-"""The SDK's own types of a Responses request, as a strict check: lists are read to their end, unknown keys are faults."""
+"""The SDK's types of a Responses request as a strict check: lists are read to their end, unknown keys are faults."""
 
 from __future__ import annotations
 

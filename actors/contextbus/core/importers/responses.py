@@ -9,6 +9,7 @@ from contextbus.core.importers.reading import (
     a_list,
     a_text_or_none,
     an_object,
+    conversation_id,
     fail,
     load,
     to_json,
@@ -45,7 +46,7 @@ def from_responses(data: object) -> Conversation:
     top = an_object(value, "conversation")
     if isinstance(top.get("type"), str) or "role" in top:
         return Conversation(messages=tuple(read_items([top], "input")))
-    identity = a_text_or_none(top.get("id"), "id")
+    identity = conversation_id(top)
     if "input" not in top and "output" in top:
         model = a_text_or_none(top.get("model"), "model")
         return Conversation(messages=tuple(read_items(a_list(top["output"], "output"), "output", model)), id=identity)
