@@ -52,6 +52,7 @@ def files(draw: Draw) -> Item:
 PARTS = st.lists(st.one_of(texts(), images(), files()), min_size=1, max_size=3)
 OUTPUT_PARTS = st.lists(st.one_of(texts(), images(in_output=True), files()), min_size=1, max_size=3)
 OUTPUTS = st.one_of(WORDS, st.just(""), OUTPUT_PARTS)
+CUSTOM_OUTPUTS = st.one_of(WORDS, st.just(""), PARTS)
 
 
 @st.composite
@@ -127,7 +128,8 @@ def calls(draw: Draw, number: int, *, reasoned: bool) -> tuple[Item, Item]:
     if kind in ("function_call", "custom_tool_call"):
         call["name"] = draw(st.sampled_from(["f", "get-it", "n" * 64]))
         call |= optional(draw, caller=_CALLER, namespace=st.just("ns"))
-        output |= {"output": draw(OUTPUTS), **optional(draw, caller=_CALLER, id=st.just(f"fco_{number}"))}
+        given = draw(OUTPUTS if kind == "function_call" else CUSTOM_OUTPUTS)
+        output |= {"output": given, **optional(draw, caller=_CALLER, id=st.just(f"fco_{number}"))}
     match kind:
         case "function_call":
             call["arguments"] = draw(st.sampled_from(['{"q": "ü"}', "{ }", '{"a":[1,2.5,null]}']))

@@ -24,7 +24,7 @@ from contextbus.core.targets.responses_parts import (
     unknown_piece,
     written,
 )
-from contextbus.core.wire import Call, Piece, RepairCode
+from contextbus.core.wire import Call, Layer, Piece, RepairCode
 from contextbus_protocol.chat import Document, Image, ResultPart, Text, ToolCall, ToolResult, Unknown
 
 LONGEST_NAME: Final = 64
@@ -114,17 +114,18 @@ def _payload(form: Form, arguments: str) -> bytes:
     return b',"%b":%b' % (form.payload[0].encode(), arguments.encode()) if value else b""
 
 
-def _pieces(result: ToolResult) -> tuple[list[Piece], Codes]:
-    found = [_piece(part) for part in result.content]
+def _pieces(result: ToolResult, image_layer: Layer) -> tuple[list[Piece], Codes]:
+    """The parts of a result; ``image_layer`` says whether an image must have its detail."""
+    found = [_piece(part, image_layer) for part in result.content]
     return [piece for piece, _ in found if piece is not None], tuple(code for _, code in found if code is not None)
 
 
-def _piece(part: ResultPart) -> tuple[Piece | None, RepairCode | None]:
+def _piece(part: ResultPart, image_layer: Layer) -> tuple[Piece | None, RepairCode | None]:
     match part:
         case Text():
             return text_piece(part, "result")
         case Image():
-            return image_piece(part, "result")
+            return image_piece(part, image_layer)
         case Document():
             return document_piece(part, "result")
         case Unknown():
@@ -161,14 +162,14 @@ def _text(result: ToolResult) -> tuple[str, Codes]:
 
 
 def _of_function(result: ToolResult, call: Call) -> tuple[bytes, Codes]:
-    pieces, codes = _pieces(result)
+    pieces, codes = _pieces(result, "result")
     more = written(data_of(result), ("id", "caller", "name", "namespace", "status"))
     fields = (quote(call.wire), content(pieces) or b'""', more)
     return b'{"type":"function_call_output","call_id":%b,"output":%b%b}' % fields, codes
 
 
 def _of_custom(result: ToolResult, call: Call) -> tuple[bytes, Codes]:
-    pieces, codes = _pieces(result)
+    pieces, codes = _pieces(result, "user")
     fields = (quote(call.wire), content(pieces) or b'""', written(data_of(result), ("id", "caller")))
     return b'{"type":"custom_tool_call_output","call_id":%b,"output":%b%b}' % fields, codes
 
