@@ -7,6 +7,7 @@ from typing import Final
 
 from contextbus.core.targets.anthropic import AnthropicTarget
 from contextbus.core.targets.openai import OpenAITarget
+from contextbus.core.targets.responses import ResponsesTarget
 from contextbus.core.wire import Target
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import Model
@@ -14,6 +15,7 @@ from contextbus_protocol.values import Model
 TARGETS: Final[dict[str, Callable[[str | None], Target]]] = {
     "anthropic": AnthropicTarget,
     "openai": OpenAITarget,
+    "openai-responses": ResponsesTarget,
 }
 _PROVIDERS: Final = {"google": "gemini"}
 """Providers whose target has another name than they."""

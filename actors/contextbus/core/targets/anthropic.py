@@ -145,6 +145,11 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
             found["tools"] = tools
         return found
 
+    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Nothing: system messages are a field."""
+        del system
+        return ()
+
     def system(self, message: ChatMessage) -> bytes | None:
         """Text blocks of the top-level system prompt."""
         texts = [part for part in message.content if isinstance(part, Text) and part.text.strip()]

@@ -124,6 +124,10 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         del system
         return {} if tools is None else {"tools": tools}
 
+    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """All of it: system messages are messages."""
+        return system
+
     def system(self, message: ChatMessage) -> bytes | None:
         """A message of its own."""
         pieces = [Piece(quote(part.text), "text") for part in message.content if isinstance(part, Text) and part.text]
