@@ -136,7 +136,7 @@ def assemble(request: Request) -> Payload:
         target=target.name,
         list_name=target.list_name,
         fields=tuple(fields.items()),
-        lead=() if "system" in fields else system,
+        lead=() if "system" in fields or "systemInstruction" in fields else system,
         settled=finished.settled,
         last=tuple(written.json for written in target.lay_out(finished.group)),
         rendering=finished,

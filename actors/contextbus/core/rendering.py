@@ -20,6 +20,7 @@ from contextbus_protocol.chat import (
     ApprovalRequest,
     ApprovalResponse,
     ChatMessage,
+    Part,
     Reasoning,
     Text,
     ToolCall,
@@ -27,6 +28,7 @@ from contextbus_protocol.chat import (
 )
 
 _SUFFIX = 8  # code points kept free for the number of a repeated id
+_RESULTS_ALONE = ("gemini",)  # where text beside results is listed, and calls stand where they were made (gemini.L8)
 
 
 class Rendering(msgspec.Struct, frozen=True):
@@ -177,9 +179,16 @@ class _Draft:
         """Note that a message of the user joins another one of the user's, where the target wants one."""
         if self._group.others is before.others and self._group.calls is before.calls:
             return
-        if self._target.merges and before.user:
+        if self._target.merges and (before.user or self._is_beside_results(before)):
             self._note("merged")
         self._group = replace(self._group, user=True)
+
+    def _is_beside_results(self, before: Group) -> bool:
+        """Whether the newest turn puts text beside results where that is against a rule (P.E.23)."""
+        group = self._group
+        if self._target.name not in _RESULTS_ALONE or not group.calls or group.others is before.others:
+            return False
+        return any(piece.kind == "text" for piece in group.others[-1].pieces)
 
     def _append_assistant(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
@@ -197,7 +206,7 @@ class _Draft:
                     if piece.kind == "thinking" and spoken:
                         self._note("thinking")
                         continue
-                    if called and self._target.merges:
+                    if called and self._target.merges and self._target.name not in _RESULTS_ALONE:
                         self._note("misplaced")
                     spoken = spoken or piece.kind == "text"
                     pieces.append(piece)
@@ -243,6 +252,8 @@ class _Draft:
         wire_id = self._mint(call.id)
         if call.name not in self._tools:
             self._tools = (*self._tools, call.name)
+        if _loses_signature(call, self._target):
+            self._note("thinking", call.id)
         arguments = json_text.sound_object(call.arguments)
         error = wire.NO_RESULT
         if arguments is None:
@@ -334,6 +345,8 @@ class _Draft:
             self._note("thinking")
             return ()
         piece, code = self._target.part(part, layer)
+        if piece is not None and code is None and _loses_signature(part, self._target):
+            code = "thinking"
         if piece is not None and part.cache:
             piece = replace(piece, cache=part.cache)
         if code is not None:
@@ -359,3 +372,10 @@ class _Draft:
         self._settled = self._settled.extend(self._target.lay_out(self._group))
         self._group = Group()
         self._approvals = ()
+
+
+def _loses_signature(part: Part, target: Target) -> bool:
+    """Whether a part came with a signature of Gemini's that only its issuer takes (P.E.5)."""
+    data = part.provider_data
+    signed = data is not None and data.provider == "gemini" and '"thoughtSignature"' in data.data
+    return signed and wire.is_issued_elsewhere(part, target)

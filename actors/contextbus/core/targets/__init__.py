@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from contextbus.core.targets.anthropic import AnthropicTarget
+from contextbus.core.targets.gemini import GeminiTarget
 from contextbus.core.targets.openai import OpenAITarget
 from contextbus.core.wire import Target
 from contextbus_protocol.errors import InvalidTypeError
@@ -13,6 +14,7 @@ from contextbus_protocol.values import Model
 
 TARGETS: Final[dict[str, Callable[[str | None], Target]]] = {
     "anthropic": AnthropicTarget,
+    "gemini": GeminiTarget,
     "openai": OpenAITarget,
 }
 _PROVIDERS: Final = {"google": "gemini"}

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from contextbus.core import json_text
+from contextbus.core.targets.gemini_tools import Declaration, read_gemini_tool
 from contextbus.core.wire import Target
 from contextbus_protocol.errors import InvalidTypeError
 
@@ -18,13 +19,17 @@ _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
-    """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows."""
+    """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows.
+
+    ``own`` is the definition of any other tool as ``provider`` wrote it, which is what that provider gets.
+    """
 
     name: str
     description: str = ""
     parameters: bytes = NO_PARAMETERS
     provider: str | None = None
     native: bytes | None = None
+    own: bytes | None = None
 
 
 def tools_text(tools: Iterable[Mapping[str, object]] | str | None) -> str | None:
@@ -41,7 +46,7 @@ def tools_text(tools: Iterable[Mapping[str, object]] | str | None) -> str | None
 
 @functools.lru_cache(maxsize=64)
 def read_tools(text: str) -> tuple[ToolDefinition, ...]:
-    """Read a JSON list of tool definitions: Anthropic's, OpenAI's (nested or flat), MCP's or ours.
+    """Read a JSON list of tool definitions: Anthropic's, OpenAI's (nested or flat), Gemini's, MCP's or ours.
 
     Raises:
         InvalidTypeError: the text is no list of definitions; the message names the index and the field.
@@ -50,7 +55,16 @@ def read_tools(text: str) -> tuple[ToolDefinition, ...]:
         values = msgspec.json.decode(text, type=list[dict[str, object]])
     except (msgspec.MsgspecError, UnicodeEncodeError) as exc:
         raise InvalidTypeError(f"tools: not a JSON list of objects: {exc}") from None
-    return tuple(_read_tool(value, index) for index, value in enumerate(values))
+    found: list[ToolDefinition] = []
+    for index, value in enumerate(values):
+        of_gemini = read_gemini_tool(value, f"tools[{index}]")
+        found += [_read_tool(value, index)] if of_gemini is None else map(_from_gemini, of_gemini)
+    return tuple(found)
+
+
+def _from_gemini(tool: Declaration) -> ToolDefinition:
+    parameters = NO_PARAMETERS if tool.parameters is None else tool.parameters
+    return ToolDefinition(tool.name, tool.description, parameters, "gemini", tool.native, tool.own)
 
 
 def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
@@ -83,11 +97,15 @@ def _schema(value: dict[str, object]) -> object:
 def write_tools(text: str, target: Target) -> bytes | None:
     """The definitions in the target's shape, a JSON list; None if none of them is for this target."""
     written = [
-        tool.native if tool.native is not None else target.tool(tool.name, tool.description, tool.parameters)
+        tool.native or _own(tool, target) or target.tool(tool.name, tool.description, tool.parameters)
         for tool in read_tools(text)
         if tool.native is None or tool.provider == target.name
     ]
     return b"[%b]" % b",".join(written) if written else None
+
+
+def _own(tool: ToolDefinition, target: Target) -> bytes | None:
+    return tool.own if tool.provider == target.provider else None
 
 
 @functools.lru_cache(maxsize=64)
