@@ -25,7 +25,9 @@ _VALUES = st.recursive(
 )
 _OBJECTS = st.dictionaries(st.sampled_from(["q", "n", "result", "error", "output"]), _VALUES, max_size=3)
 _TYPES = ("image/png", "image/gif", "application/pdf", "text/csv", "audio/mp3", "video/mp4")
-_INLINE = st.builds(lambda kind, data: {"inlineData": {"mimeType": kind, "data": data}}, st.sampled_from(_TYPES), _BASE64)
+_INLINE = st.builds(
+    lambda kind, data: {"inlineData": {"mimeType": kind, "data": data}}, st.sampled_from(_TYPES), _BASE64
+)
 _URIS = ("https://example.org/a.png?x=1", "gs://bucket/b", "https://generativelanguage.googleapis.com/v1beta/files/1")
 _FILES = st.builds(
     lambda kind, uri: {"fileData": {**({"mimeType": kind} if kind else {}), "fileUri": uri}},
@@ -38,7 +40,9 @@ _MEDIA: st.SearchStrategy[Body] = st.one_of(
     _FILES,
     st.just({"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}, "videoMetadata": {"fps": 2.0}}),
     st.just({"inlineData": {"mimeType": "image/png", "data": "AAAA", "displayName": "i.png"}}),
-    st.just({"inlineData": {"mimeType": "image/png", "data": "AAAA"}, "mediaResolution": {"level": "MEDIA_RESOLUTION_LOW"}}),
+    st.just(
+        {"inlineData": {"mimeType": "image/png", "data": "AAAA"}, "mediaResolution": {"level": "MEDIA_RESOLUTION_LOW"}}
+    ),
 )
 _NATIVE: st.SearchStrategy[Body] = st.sampled_from(
     [
@@ -58,7 +62,9 @@ _SPOKEN = st.one_of(
     st.builds(_signed, TEXTS.map(lambda text: {"text": text, "thought": True}), _SIGNATURES),
 )
 _RESPONSES = st.one_of(
-    _OBJECTS, TEXTS.map(lambda text: {"result": text}), st.sampled_from([{"result": ""}, {"error": "no"}, {"error": ""}])
+    _OBJECTS,
+    TEXTS.map(lambda text: {"result": text}),
+    st.sampled_from([{"result": ""}, {"error": "no"}, {"error": ""}]),
 )
 
 
@@ -76,7 +82,9 @@ def _steps(draw: st.DrawFn, number: int) -> tuple[Body, Body]:
         calls.append(_signed({"functionCall": call}, signature))
     if not parts and not calls:
         parts = [{"text": "well"}]
-    for place, part in zip(sorted(draw(st.lists(st.integers(0, len(parts)), min_size=3, max_size=3))), calls, strict=False):
+    for place, part in zip(
+        sorted(draw(st.lists(st.integers(0, len(parts)), min_size=3, max_size=3))), calls, strict=False
+    ):
         parts.insert(place + calls.index(part), part)
     made = [part["functionCall"] for part in parts if "functionCall" in part]
     answers: list[Body] = []
@@ -86,7 +94,9 @@ def _steps(draw: st.DrawFn, number: int) -> tuple[Body, Body]:
         if nested:
             answer["parts"] = nested
         answers.append({"functionResponse": answer})
-    said = draw(st.lists(_MEDIA, max_size=2)) if answers else draw(st.lists(_TEXT_PARTS | _MEDIA, min_size=1, max_size=3))
+    said = (
+        draw(st.lists(_MEDIA, max_size=2)) if answers else draw(st.lists(_TEXT_PARTS | _MEDIA, min_size=1, max_size=3))
+    )
     return {"role": "model", "parts": parts}, {"role": "user", "parts": [*answers, *said]}
 
 
@@ -98,7 +108,10 @@ _TOOLS: st.SearchStrategy[list[Body]] = st.sampled_from(
             {"googleSearch": {}},
             {
                 "functionDeclarations": [
-                    {"name": "f", "parametersJsonSchema": {"type": "object", "properties": {"q": {"type": ["string", "null"]}}}},
+                    {
+                        "name": "f",
+                        "parametersJsonSchema": {"type": "object", "properties": {"q": {"type": ["string", "null"]}}},
+                    },
                     {"name": "a.b:c-d", "response": {"type": "STRING"}},
                 ]
             },

@@ -180,7 +180,11 @@ def test_b20_a_response_names_the_model_that_signed() -> None:
     models = [part.provider_data.model if part.provider_data else None for part in read.messages[0].content]
     assert models == ["gemini-3-pro-preview"] * 3 + [None, None]
     assert from_gemini(types.GenerateContentResponse.model_validate(response)).messages == read.messages
-    assert from_gemini({"candidates": []}).messages == from_gemini({"candidates": [{"finishReason": "SAFETY"}]}).messages == ()
+    assert (
+        from_gemini({"candidates": []}).messages
+        == from_gemini({"candidates": [{"finishReason": "SAFETY"}]}).messages
+        == ()
+    )
     request = [user("q"), *read.messages, *from_gemini(REQUEST).messages[3:]]
     again = render([*request, user("go")], "gemini", "gemini-3-pro-preview").copy()
     assert again["contents"][1] == REQUEST["contents"][1]  # type: ignore[index]  # a list
@@ -218,9 +222,10 @@ def test_one_step_at_a_time_reads_like_all_at_once() -> None:
     steps = [from_gemini([content]).messages[0] for content in REQUEST["contents"]]
     calls = [part.id for part in steps[1].content if isinstance(part, ToolCall)]
     assert len(set(calls)) == 3
-    assert render(from_gemini(REQUEST).messages[:3], "gemini").copy()["contents"] == render(
-        [from_gemini(REQUEST).messages[0], *steps[:2]], "gemini"
-    ).copy()["contents"]
+    assert (
+        render(from_gemini(REQUEST).messages[:3], "gemini").copy()["contents"]
+        == render([from_gemini(REQUEST).messages[0], *steps[:2]], "gemini").copy()["contents"]
+    )
 
 
 @pytest.mark.rule("P.E.20", "gemini.G3")
@@ -271,7 +276,18 @@ def test_what_cannot_be_used_is_named(data: object, place: str) -> None:
     assert place in caught.value.message
 
 
-_KEYS = ("role", "parts", "text", "functionCall", "functionResponse", "name", "response", "inlineData", "data", "thought")
+_KEYS = (
+    "role",
+    "parts",
+    "text",
+    "functionCall",
+    "functionResponse",
+    "name",
+    "response",
+    "inlineData",
+    "data",
+    "thought",
+)
 _JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(0, 9) | st.sampled_from(["user", "model", "image/png", "x", "\ud83d"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=4),
@@ -312,7 +328,10 @@ RESPONSES: Body = {
         (RESPONSES["input"], "openai-responses"),
         (RESPONSES["input"][1:], "openai-responses"),
         ({"input": "q", "model": "m"}, "openai-responses"),
-        ({"object": "response", "output": [{"type": "message", "role": "assistant", "content": []}]}, "openai-responses"),
+        (
+            {"object": "response", "output": [{"type": "message", "role": "assistant", "content": []}]},
+            "openai-responses",
+        ),
         ([{"type": "message", "role": "user", "content": "q"}], "openai-responses"),
         ([{"type": "message", "role": "assistant", "content": [{"type": "text", "text": "a"}]}], "openai"),
         ({"messages": [{"role": "user", "parts": [{"type": "text", "text": "q"}], "content": "q"}]}, "openai"),
