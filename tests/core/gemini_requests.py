@@ -25,15 +25,19 @@ _VALUES = st.recursive(
 )
 _OBJECTS = st.dictionaries(st.sampled_from(["q", "n", "result", "error", "output"]), _VALUES, max_size=3)
 _TYPES = ("image/png", "image/gif", "application/pdf", "text/csv", "audio/mp3", "video/mp4")
-_INLINE = st.builds(
-    lambda kind, data: {"inlineData": {"mimeType": kind, "data": data}}, st.sampled_from(_TYPES), _BASE64
-)
+
+
+def _inline(media_type: str, data: str) -> Body:
+    return {"inlineData": {"mimeType": media_type, "data": data}}
+
+
+def _file(media_type: str | None, uri: str) -> Body:
+    return {"fileData": {**({"mimeType": media_type} if media_type else {}), "fileUri": uri}}
+
+
+_INLINE = st.builds(_inline, st.sampled_from(_TYPES), _BASE64)
 _URIS = ("https://example.org/a.png?x=1", "gs://bucket/b", "https://generativelanguage.googleapis.com/v1beta/files/1")
-_FILES = st.builds(
-    lambda kind, uri: {"fileData": {**({"mimeType": kind} if kind else {}), "fileUri": uri}},
-    st.sampled_from([None, *_TYPES]),
-    st.sampled_from(_URIS),
-)
+_FILES = st.builds(_file, st.sampled_from([None, *_TYPES]), st.sampled_from(_URIS))
 _TEXT_PARTS: st.SearchStrategy[Body] = TEXTS.map(lambda text: {"text": text})
 _MEDIA: st.SearchStrategy[Body] = st.one_of(
     _INLINE,
@@ -57,7 +61,7 @@ def _signed(part: Body, signature: str | None) -> Body:
     return part if signature is None else {**part, "thoughtSignature": signature}
 
 
-_SPOKEN = st.one_of(
+_SPOKEN: st.SearchStrategy[Body] = st.one_of(
     st.builds(_signed, st.one_of(_TEXT_PARTS, _NATIVE, _MEDIA), _SIGNATURES),
     st.builds(_signed, TEXTS.map(lambda text: {"text": text, "thought": True}), _SIGNATURES),
 )
@@ -71,7 +75,7 @@ _RESPONSES = st.one_of(
 @st.composite
 def _steps(draw: st.DrawFn, number: int) -> tuple[Body, Body]:
     """A content of the model, and the user's behind it."""
-    parts = draw(st.lists(_SPOKEN, max_size=3))
+    parts: list[Body] = draw(st.lists(_SPOKEN, max_size=3))
     with_ids = draw(st.booleans())
     calls: list[Body] = []
     for place in range(draw(st.integers(0, 3))):
@@ -86,10 +90,12 @@ def _steps(draw: st.DrawFn, number: int) -> tuple[Body, Body]:
         sorted(draw(st.lists(st.integers(0, len(parts)), min_size=3, max_size=3))), calls, strict=False
     ):
         parts.insert(place + calls.index(part), part)
-    made = [part["functionCall"] for part in parts if "functionCall" in part]
+    made: list[Body] = [part["functionCall"] for part in parts if "functionCall" in part]
     answers: list[Body] = []
     for call in made:
-        answer: Body = {key: call[key] for key in ("id", "name") if key in call} | {"response": draw(_RESPONSES)}
+        answer: Body = {"name": call["name"], "response": draw(_RESPONSES)}
+        if with_ids:
+            answer["id"] = call["id"]
         nested = draw(st.lists(st.one_of(_INLINE, _FILES), max_size=2))
         if nested:
             answer["parts"] = nested
@@ -196,8 +202,10 @@ _ANTHROPIC = from_anthropic(
     ]
 ).messages
 
-_IMPORTED = valid_requests().flatmap(lambda body: st.sampled_from(from_gemini(body).messages))
-HISTORIES: st.SearchStrategy[list[ChatMessage]] = st.lists(
-    st.one_of(WILD_MESSAGES, _IMPORTED, st.sampled_from((*_HAND_MADE, *_ANTHROPIC))), max_size=10
-)
-"""Messages of every provider, good and bad, in any order."""
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[ChatMessage]:
+    """Messages of every provider, good and bad, in any order."""
+    own = from_gemini(draw(valid_requests())).messages
+    others = st.sampled_from((*_HAND_MADE, *_ANTHROPIC))
+    return draw(st.lists(st.one_of(WILD_MESSAGES, st.sampled_from(own), others), max_size=10))

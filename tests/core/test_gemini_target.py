@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.checkers import errors
 from tests.core.conversations import airline
 from tests.core.gemini_checker import check_gemini
-from tests.core.gemini_requests import HISTORIES
+from tests.core.gemini_requests import histories
 from tests.core.gemini_types import validate_gemini
 from tests.core.payloads import call, codes, result, said
 
@@ -72,7 +72,7 @@ def roles(payload: Payload) -> list[str]:
 
 
 @pytest.mark.rule("P.E.1", "P.E.2", "P.E.23", "P.A.5")
-@given(messages=HISTORIES)
+@given(messages=histories())
 def test_any_history_cut_anywhere_obeys_the_rules(messages: list[ChatMessage]) -> None:
     rendering = start_rendering("gemini", "gemini-3-pro")
     for message in messages:
@@ -98,7 +98,7 @@ def test_real_conversations_cut_anywhere_obey_the_rules_and_come_back() -> None:
 
 
 @pytest.mark.rule("P.E.2", "P.E.9")
-@given(messages=HISTORIES)
+@given(messages=histories())
 def test_repair_is_idempotent(messages: list[ChatMessage]) -> None:
     rendering = start_rendering("gemini").extend(messages)
     assume(not rendering.empty)
@@ -110,7 +110,7 @@ def test_repair_is_idempotent(messages: list[ChatMessage]) -> None:
 
 
 @pytest.mark.rule("P.E.2", "P.K.1", "P.A.4")
-@given(messages=HISTORIES, parts=st.lists(st.integers(1, 4), max_size=6))
+@given(messages=histories(), parts=st.lists(st.integers(1, 4), max_size=6))
 def test_the_fold_does_not_depend_on_how_messages_arrive(messages: list[ChatMessage], parts: list[int]) -> None:
     whole = start_rendering("gemini").extend(messages)
     stepwise, seen = start_rendering("gemini"), 0
@@ -126,7 +126,7 @@ def test_the_fold_does_not_depend_on_how_messages_arrive(messages: list[ChatMess
 
 
 @pytest.mark.rule("P.E.20", "P.E.18")
-@given(messages=HISTORIES)
+@given(messages=histories())
 def test_no_text_is_lost(messages: list[ChatMessage]) -> None:
     spoken = [index for index, message in enumerate(messages) if message.role in ("user", "assistant")]
     marked = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from google.genai import types
@@ -16,7 +16,7 @@ from tests.core.gemini_requests import Body, valid_requests
 from tests.core.gemini_types import validate_gemini
 
 from contextbus.core.importers import Conversation, detect, from_anthropic, from_gemini, from_openai, read_conversations
-from contextbus.core.payload import render
+from contextbus.core.payload import Payload, render
 from contextbus.core.targets.gemini import NO_SIGNATURE
 from contextbus_protocol.chat import (
     ChatMessage,
@@ -72,6 +72,10 @@ def parts_of(*parts: Body) -> tuple[object, ...]:
     return from_gemini({"role": "model", "parts": list(parts)}).messages[0].content
 
 
+def contents_of(payload: Payload) -> list[Body]:
+    return cast("list[Body]", payload.copy()["contents"])
+
+
 def there_and_back(body: Body) -> Body:
     conversation = from_gemini(body)
     payload = render(conversation.messages, "gemini", tools=conversation.tools)
@@ -97,9 +101,9 @@ def test_the_names_of_the_python_sdk_are_read_as_well(body: Body) -> None:
     snake = {"contents": dumped, "config": {"system_instruction": body.get("systemInstruction")}}
     messages = from_gemini(snake).messages
     assert messages == from_gemini({**snake, "contents": contents}).messages
-    sent = render(messages, "gemini").copy()
-    assert [types.Content.model_validate(content) for content in sent["contents"]] == contents  # type: ignore[attr-defined]  # a list
-    assert sent.get("systemInstruction") == body.get("systemInstruction")
+    sent = render(messages, "gemini")
+    assert [types.Content.model_validate(content) for content in contents_of(sent)] == contents
+    assert sent.copy().get("systemInstruction") == body.get("systemInstruction")
 
 
 @pytest.mark.rule("P.E.9", "gemini.G8")
@@ -170,7 +174,7 @@ def test_what_a_caller_may_hand_over() -> None:
 
 @pytest.mark.rule("P.E.5", "P.E.9")
 def test_b20_a_response_names_the_model_that_signed() -> None:
-    response = {
+    response: Body = {
         "candidates": [{"content": REQUEST["contents"][1], "finishReason": "STOP"}, {"content": {}}],
         "modelVersion": "models/gemini-3-pro-preview",
         "responseId": "r",
@@ -186,8 +190,8 @@ def test_b20_a_response_names_the_model_that_signed() -> None:
         == ()
     )
     request = [user("q"), *read.messages, *from_gemini(REQUEST).messages[3:]]
-    again = render([*request, user("go")], "gemini", "gemini-3-pro-preview").copy()
-    assert again["contents"][1] == REQUEST["contents"][1]  # type: ignore[index]  # a list
+    again = render([*request, user("go")], "gemini", "gemini-3-pro-preview")
+    assert contents_of(again)[1] == REQUEST["contents"][1]
     elsewhere = render([*request, user("go")], "gemini", "gemini-2.5-flash")
     assert [repair.code for repair in elsewhere.repairs].count("thinking") == 3
     assert b"c2ln" not in elsewhere.json()
@@ -209,7 +213,7 @@ def test_results_are_paired_by_id_and_else_by_name_in_order() -> None:
     given_ids = [part.id for part in read.messages[1].content if isinstance(part, ToolResult)]
     assert given_ids == [made[4], made[0], made[2], made[1], made[3]]
     assert made[3:] == ["x", "y"]
-    sent = render([user("q"), *read.messages], "gemini").copy()["contents"][2]["parts"]  # type: ignore[index]  # a list
+    sent = contents_of(render([user("q"), *read.messages], "gemini"))[2]["parts"]
     assert [part["functionResponse"]["response"]["result"] for part in sent] == ["1", "g", "2", "x", "y"]
     orphan = from_gemini([{"role": "user", "parts": [result("f", "lost"), {"text": "q"}]}])
     payload = render(orphan.messages, "gemini")
@@ -250,26 +254,26 @@ def test_media_go_on_to_the_others() -> None:
         assert b"AAAA" in back.json()
 
 
-@pytest.mark.parametrize(
-    ("data", "place"),
-    [
-        ("{", "line 1"),
-        (5, "conversation"),
-        ({"id": "x"}, "contents"),
-        ([5], "contents[0]"),
-        ([{"role": "robot", "parts": []}], "contents[0].role"),
-        ([{"role": "user", "parts": 5}], "contents[0].parts"),
-        ([{"role": "user", "parts": [5]}], "contents[0].parts[0]"),
-        ([{"role": "user", "parts": [{"text": 5}]}], "contents[0].parts[0].text"),
-        ([{"role": "user", "parts": [{"timestamp": 5}]}], "contents[0].parts[0]"),
-        ([{"role": "user", "parts": [{"text": "a", "inlineData": {}}]}], "contents[0].parts[0]"),
-        ([{"role": "model", "parts": [{"functionCall": {}}]}], "contents[0].parts[0].functionCall.name"),
-        ([{"role": "user", "parts": [{"functionResponse": {"response": 5}}]}], "functionResponse.response"),
-        ([{"parts": [{"inlineData": {"mimeType": "image/png"}}]}], "contents[0].parts[0].inlineData.data"),
-        ([{"parts": [{"fileData": {"mimeType": "image/png"}}]}], "contents[0].parts[0].fileData.fileUri"),
-        ({"contents": [], "systemInstruction": {"parts": [{"inlineData": {}}]}}, "systemInstruction.parts[0].text"),
-    ],
-)
+UNUSABLE: list[tuple[Any, str]] = [
+    ("{", "line 1"),
+    (5, "conversation"),
+    ({"id": "x"}, "contents"),
+    ([5], "contents[0]"),
+    ([{"role": "robot", "parts": []}], "contents[0].role"),
+    ([{"role": "user", "parts": 5}], "contents[0].parts"),
+    ([{"role": "user", "parts": [5]}], "contents[0].parts[0]"),
+    ([{"role": "user", "parts": [{"text": 5}]}], "contents[0].parts[0].text"),
+    ([{"role": "user", "parts": [{"timestamp": 5}]}], "contents[0].parts[0]"),
+    ([{"role": "user", "parts": [{"text": "a", "inlineData": {}}]}], "contents[0].parts[0]"),
+    ([{"role": "model", "parts": [{"functionCall": {}}]}], "contents[0].parts[0].functionCall.name"),
+    ([{"role": "user", "parts": [{"functionResponse": {"response": 5}}]}], "functionResponse.response"),
+    ([{"parts": [{"inlineData": {"mimeType": "image/png"}}]}], "contents[0].parts[0].inlineData.data"),
+    ([{"parts": [{"fileData": {"mimeType": "image/png"}}]}], "contents[0].parts[0].fileData.fileUri"),
+    ({"contents": [], "systemInstruction": {"parts": [{"inlineData": {}}]}}, "systemInstruction.parts[0].text"),
+]
+
+
+@pytest.mark.parametrize(("data", "place"), UNUSABLE)
 def test_what_cannot_be_used_is_named(data: object, place: str) -> None:
     with pytest.raises(InvalidTypeError) as caught:
         from_gemini(data)
@@ -313,30 +317,30 @@ RESPONSES: Body = {
 }
 
 
-@pytest.mark.parametrize(
-    ("data", "provider"),
-    [
-        (REQUEST, "gemini"),
-        (REQUEST["contents"], "gemini"),
-        (REQUEST["contents"][1], "gemini"),
-        ({"candidates": [{"content": REQUEST["contents"][1]}]}, "gemini"),
-        ({"contents": "q"}, "gemini"),
-        ({"system_instruction": "s", "contents": [{"parts": [{"text": "q"}]}]}, "gemini"),
-        ([{"parts": [{"text": "q"}]}], "gemini"),
-        ([REQUEST, REQUEST], "gemini"),
-        (RESPONSES, "openai-responses"),
-        (RESPONSES["input"], "openai-responses"),
-        (RESPONSES["input"][1:], "openai-responses"),
-        ({"input": "q", "model": "m"}, "openai-responses"),
-        (
-            {"object": "response", "output": [{"type": "message", "role": "assistant", "content": []}]},
-            "openai-responses",
-        ),
-        ([{"type": "message", "role": "user", "content": "q"}], "openai-responses"),
-        ([{"type": "message", "role": "assistant", "content": [{"type": "text", "text": "a"}]}], "openai"),
-        ({"messages": [{"role": "user", "parts": [{"type": "text", "text": "q"}], "content": "q"}]}, "openai"),
-    ],
-)
+FORMS: list[tuple[Any, str]] = [
+    (REQUEST, "gemini"),
+    (REQUEST["contents"], "gemini"),
+    (REQUEST["contents"][1], "gemini"),
+    ({"candidates": [{"content": REQUEST["contents"][1]}]}, "gemini"),
+    ({"contents": "q"}, "gemini"),
+    ({"system_instruction": "s", "contents": [{"parts": [{"text": "q"}]}]}, "gemini"),
+    ([{"parts": [{"text": "q"}]}], "gemini"),
+    ([REQUEST, REQUEST], "gemini"),
+    (RESPONSES, "openai-responses"),
+    (RESPONSES["input"], "openai-responses"),
+    (RESPONSES["input"][1:], "openai-responses"),
+    ({"input": "q", "model": "m"}, "openai-responses"),
+    (
+        {"object": "response", "output": [{"type": "message", "role": "assistant", "content": []}]},
+        "openai-responses",
+    ),
+    ([{"type": "message", "role": "user", "content": "q"}], "openai-responses"),
+    ([{"type": "message", "role": "assistant", "content": [{"type": "text", "text": "a"}]}], "openai"),
+    ({"messages": [{"role": "user", "parts": [{"type": "text", "text": "q"}], "content": "q"}]}, "openai"),
+]
+
+
+@pytest.mark.parametrize(("data", "provider"), FORMS)
 def test_both_new_forms_are_told_apart(data: Any, provider: str) -> None:
     for form in (data, json.dumps(data), json.dumps(data, indent=1).encode()):
         assert detect(form) == provider
