@@ -24,6 +24,7 @@ from contextbus_protocol.chat import (
     ApprovalResponse,
     Cache,
     ChatMessage,
+    Part,
     Reasoning,
     Text,
     ToolCall,
@@ -203,9 +204,16 @@ class _Draft:
         """Note that a message of the user joins another one of the user's, where the target wants one."""
         if self._group.others is before.others and self._group.calls is before.calls:
             return
-        if self._target.merges and before.user:
+        if self._target.merges and (before.user or self._is_beside_results(before)):
             self._note("merged")
         self._group = replace(self._group, user=True)
+
+    def _is_beside_results(self, before: Group) -> bool:
+        """Whether the newest turn puts text beside results where that is against a rule (P.E.23)."""
+        group = self._group
+        if not self._target.results_alone or not group.calls or group.others is before.others:
+            return False
+        return any(piece.kind == "text" for piece in group.others[-1].pieces)
 
     def _append_assistant(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
@@ -232,7 +240,7 @@ class _Draft:
                     if piece.kind == "thinking" and spoken:
                         self._note("thinking")
                         continue
-                    if called and self._target.merges:
+                    if called and self._target.calls_last:
                         self._note("misplaced")
                     spoken = spoken or piece.kind == "text"
                     carrier = carrier if piece.kind == "thinking" else len(pieces)
@@ -306,6 +314,8 @@ class _Draft:
             self._note(code, call.id)
         if call.name not in self._tools:
             self._tools = (*self._tools, call.name)
+        if _loses_signature(call, self._target):
+            self._note("thinking", call.id)
         arguments = json_text.sound_object(call.arguments)
         error = wire.NO_RESULT
         if arguments is None:
@@ -383,6 +393,8 @@ class _Draft:
             self._note("thinking")
             return ()
         piece, code = self._target.part(part, layer)
+        if piece is not None and code is None and _loses_signature(part, self._target):
+            code = "thinking"
         asked = self._takes(part.cache, placed=piece is not None and piece.kind != "thinking")
         if piece is not None and asked:
             piece = replace(piece, cache=asked)
@@ -417,3 +429,10 @@ class _Draft:
         self._settled = self._settled.extend(self._target.lay_out(self._group))
         self._group = Group()
         self._approvals = ()
+
+
+def _loses_signature(part: Part, target: Target) -> bool:
+    """Whether a part came with a signature of Gemini's that only its issuer takes (P.E.5)."""
+    data = part.provider_data
+    signed = data is not None and data.provider == "gemini" and '"thoughtSignature"' in data.data
+    return signed and wire.is_issued_elsewhere(part, target)

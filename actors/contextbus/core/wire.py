@@ -170,6 +170,16 @@ class Target(Protocol):
         ...
 
     @property
+    def calls_last(self) -> bool:
+        """Whether an assistant's calls end its message, and nothing may follow them (anthropic.L3)."""
+        ...
+
+    @property
+    def results_alone(self) -> bool:
+        """Whether anything beside results is found fault with, though it has to stand there (gemini.L8)."""
+        ...
+
+    @property
     def needs_tools(self) -> bool:
         """Whether a request with tool blocks must define tools."""
         ...

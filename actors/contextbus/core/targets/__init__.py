@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from contextbus.core.targets.anthropic import AnthropicTarget
+from contextbus.core.targets.gemini import GeminiTarget
 from contextbus.core.targets.openai import OpenAITarget
 from contextbus.core.targets.responses import ResponsesTarget
 from contextbus.core.wire import Target
@@ -14,6 +15,7 @@ from contextbus_protocol.values import Model
 
 TARGETS: Final[dict[str, Callable[[str | None], Target]]] = {
     "anthropic": AnthropicTarget,
+    "gemini": GeminiTarget,
     "openai": OpenAITarget,
     "openai-responses": ResponsesTarget,
 }

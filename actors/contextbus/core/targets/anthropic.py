@@ -49,6 +49,8 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
     provider: Literal["anthropic"] = PROVIDER
     list_name: Literal["messages"] = "messages"
     merges: Literal[True] = True
+    calls_last: Literal[True] = True
+    results_alone: Literal[False] = False
     needs_tools: Literal[True] = True
 
     @property

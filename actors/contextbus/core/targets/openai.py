@@ -44,6 +44,8 @@ class OpenAITarget(msgspec.Struct, frozen=True):
     list_name: Literal["messages"] = "messages"
     takes_prefill: Literal[False] = False
     merges: Literal[False] = False
+    calls_last: Literal[False] = False
+    results_alone: Literal[False] = False
     needs_tools: Literal[False] = False
 
     def takes_id(self, call_id: str) -> bool:

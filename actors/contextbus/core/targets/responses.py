@@ -54,6 +54,8 @@ class ResponsesTarget(msgspec.Struct, frozen=True):
     list_name: Literal["input"] = "input"
     takes_prefill: Literal[False] = False
     merges: Literal[False] = False
+    calls_last: Literal[False] = False
+    results_alone: Literal[False] = False
     needs_tools: Literal[False] = False
 
     def takes_id(self, call_id: str) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from contextbus.core import json_text
 from contextbus.core.breakpoints import read_cache, write_list
+from contextbus.core.targets.gemini_tools import Declaration, read_gemini_tool
 from contextbus.core.wire import Piece, Target, Written
 from contextbus_protocol.chat import Cache
 from contextbus_protocol.errors import InvalidTypeError
@@ -27,7 +28,8 @@ class ToolDefinition(msgspec.Struct, frozen=True):
     """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows.
 
     ``cache`` asks for a breakpoint behind it (P.E.4).  ``flat`` holds further members of a definition in the shape of
-    OpenAI's Responses API; they go back there alone.
+    OpenAI's Responses API; they go back there alone.  ``own`` is the definition of any other tool as ``provider`` wrote
+    it, which is what that provider gets.
     """
 
     name: str
@@ -37,6 +39,7 @@ class ToolDefinition(msgspec.Struct, frozen=True):
     native: bytes | None = None
     cache: Cache = False
     flat: bytes | None = None
+    own: bytes | None = None
 
 
 def tools_text(tools: Iterable[Mapping[str, object]] | str | None) -> str | None:
@@ -53,7 +56,7 @@ def tools_text(tools: Iterable[Mapping[str, object]] | str | None) -> str | None
 
 @functools.lru_cache(maxsize=64)
 def read_tools(text: str) -> tuple[ToolDefinition, ...]:
-    """Read a JSON list of tool definitions: Anthropic's, OpenAI's (nested or flat), MCP's or ours.
+    """Read a JSON list of tool definitions: Anthropic's, OpenAI's (nested or flat), Gemini's, MCP's or ours.
 
     Raises:
         InvalidTypeError: the text is no list of definitions; the message names the index and the field.
@@ -62,7 +65,16 @@ def read_tools(text: str) -> tuple[ToolDefinition, ...]:
         values = msgspec.json.decode(text, type=list[dict[str, object]])
     except (msgspec.MsgspecError, UnicodeEncodeError) as exc:
         raise InvalidTypeError(f"tools: not a JSON list of objects: {exc}") from None
-    return tuple(_read_tool(value, index) for index, value in enumerate(values))
+    found: list[ToolDefinition] = []
+    for index, value in enumerate(values):
+        of_gemini = read_gemini_tool(value, f"tools[{index}]")
+        found += [_read_tool(value, index)] if of_gemini is None else map(_from_gemini, of_gemini)
+    return tuple(found)
+
+
+def _from_gemini(tool: Declaration) -> ToolDefinition:
+    parameters = NO_PARAMETERS if tool.parameters is None else tool.parameters
+    return ToolDefinition(tool.name, tool.description, parameters, "gemini", tool.native, own=tool.own)
 
 
 def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
@@ -126,6 +138,8 @@ def _write(tool: ToolDefinition, target: Target) -> bytes | None:
             made = {"name": made["name"], **{key: made[key] for key in ("description",) if key in made}}
         flat.pop("name", None)
         return json_text.encode({**made, **flat})
+    if tool.native is None and tool.own is not None and tool.provider == target.provider:
+        return tool.own
     if tool.native is None:
         return target.tool(tool.name, tool.description, tool.parameters)
     known = (tool.provider, _FLAT_TARGET) if tool.provider == "openai" else (tool.provider,)
