@@ -56,9 +56,9 @@ def load(chef: Chef | None, mine: Ours) -> None:
 
 def measure_ours(mine: Ours, figures: Figures, turns: int, *, longest: bool, rare: bool) -> None:
     """One round of ours on one history."""
-    forms = ("chunks", "chunks, three breakpoints", "json", "body", "list", "dicts")
-    forms += ("copy", "sdk, bytes", "edit") if longest else ()
-    forms += ("sdk, dicts", "compaction", "cold") if longest and rare else ()
+    forms = ["chunks", "chunks, three breakpoints", "json", "body", "list", "dicts"]
+    forms += ["copy", "sdk, bytes", "edit"] if longest else []
+    forms += ["sdk, dicts", "compaction", "cold"] if longest and rare else []
     for form in forms:
         gc.collect()
         figures.add("ours", form, mine.kind, mine.length, mine.time(form, turns))

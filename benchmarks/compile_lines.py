@@ -46,7 +46,7 @@ _TENTHS: Final = 10
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One line: medians in microseconds, and the median of the rounds' results with the lowest and the highest.
 
-    ``ratio`` is None where the yardstick did not run.  ``goal`` is a bound from above or, with ``at_least``, from below.
+    ``ratio`` is None where the yardstick did not run.  ``goal`` bounds it from above or, with ``at_least``, from below.
     """
 
     what: str
@@ -145,10 +145,10 @@ def _growth_lines(figures: Figures, kind: str, form: str, what: str, goal: float
 def _faster_line(
     figures: Figures, kind: str, length: int, form: str, other: str, what: str, goal: float | None
 ) -> Line:
-    """How many times as long the yardstick takes."""
+    """How many times as long the yardstick takes; what was measured in fewer rounds is compared in those."""
     ours, theirs = figures.of("ours", form, kind, length), figures.of("chef", other, kind, length)
     return _line(
-        [b / a for a, b in zip(ours, theirs, strict=bool(theirs))],
+        [b / a for a, b in zip(ours, theirs, strict=False)],
         what=what,
         history=_name(kind, length),
         measure="as fast",

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anthropic
 import msgspec
@@ -70,7 +70,7 @@ class Ours:
     """One history of ours, and what is timed on it; it is as long as before after each measurement."""
 
     def __init__(self, kind: ConversationKind, length: int, counter: Callable[[str], int], summary: str) -> None:
-        self.kind = kind
+        self.kind: ConversationKind = kind
         self.length = length
         self.name = f"{kind}-{length}"
         self.edited = length // 2
@@ -89,6 +89,12 @@ class Ours:
         _ = run.compile().body  # its dicts are made once in a run's life
         run.mark()
         return run
+
+    def show(self) -> bytes:
+        """The payload of the history as it stands."""
+        shown = self._run.compile().json()
+        self._run.reset()
+        return shown
 
     def time(self, form: str, turns: int) -> float:
         """Seconds of one compile in this form, over so many turns where it may be repeated."""
@@ -206,11 +212,16 @@ class Ours:
         return self._client.post("/v1/messages", content=content, cast_to=Message)
 
     def _send_dicts(self, payload: Payload) -> object:
-        return self._client.messages.create(model="claude-opus-4-6", max_tokens=1024, **payload.body)  # type: ignore[arg-type]  # a body is JSON
+        create: Callable[..., object] = self._client.messages.create  # its parameters have narrower types than JSON
+        return create(model="claude-opus-4-6", max_tokens=1024, **payload.body)
 
 
 def _body(payload: Payload) -> object:
     return payload.body
+
+
+class _Request(Protocol):
+    def read(self) -> bytes: ...
 
 
 def _make_client() -> anthropic.Anthropic:
@@ -218,7 +229,7 @@ def _make_client() -> anthropic.Anthropic:
     base = next(c for c in anthropic.DefaultHttpxClient.__mro__ if c.__name__ == "Client")
     http: Any = importlib.import_module(base.__module__.partition(".")[0])  # httpx, or what the SDK has in its place
 
-    def reply(request: Any) -> Any:
+    def reply(request: _Request) -> object:
         request.read()
         return http.Response(200, content=msgspec.json.encode(_REPLY), headers={"content-type": "application/json"})
 

@@ -42,12 +42,12 @@ class RulesRun:
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self._handle = RunHandle()
-        self._state = RunState("run", scope=SCOPE, estimator=OPTIONS.estimator)
-        self._rendered = RenderedHistory(self._handle.history, _NO_BLOCKS)
+        self._handle: RunHandle = RunHandle()
+        self._state: RunState = RunState("run", scope=SCOPE, estimator=OPTIONS.estimator)
+        self._rendered: RenderedHistory = RenderedHistory(self._handle.history, _NO_BLOCKS)
         self._own = OwnBlocks()
-        self._step = 0
-        self._mark = (self._handle, self._state, self._rendered, 0)
+        self._step: int = 0
+        self._mark: tuple[RunHandle, RunState, RenderedHistory, int] = (self._handle, self._state, self._rendered, 0)
 
     def append(self, *messages: ChatMessage) -> None:
         """Add what is new."""

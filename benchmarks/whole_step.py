@@ -22,7 +22,7 @@ class _WholeRun:
 
     def __init__(self, run: contextbus.Run, kind: ConversationKind, count: int) -> None:
         self._run = run
-        self._kind = kind
+        self._kind: ConversationKind = kind
         self._count = count
 
     async def step(self, how: StepKind) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast
@@ -73,7 +73,7 @@ def install() -> None:
     Raises:
         ChefError: npm failed; the text is what it said last.
     """
-    print(f"npm ci: installing @context-chef/core into {_INSTALLED.parent}", file=sys.stderr)  # noqa: T201  # to whoever waits
+    sys.stderr.write(f"npm ci: installing @context-chef/core into {_INSTALLED.parent}\n")
     npm = cast("str", shutil.which("npm"))
     try:
         done = subprocess.run(
@@ -87,7 +87,7 @@ def install() -> None:
 
 
 @contextmanager
-def start_chef() -> Iterator[Chef]:
+def start_chef() -> Generator[Chef]:
     """A running process, its packages installed where they are not; ended when the context is left.
 
     Raises:
