@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -68,9 +70,9 @@ def measure_chef(chef: Chef, mine: Ours, figures: Figures, turns: int, *, longes
     """One round of the yardstick on the same history."""
 
     def note(form: str, seconds: Sequence[float]) -> None:
-        figures.add("chef", form, mine.kind, mine.length, sum(seconds) / len(seconds))
+        figures.add("chef", form, mine.kind, mine.length, statistics.median(seconds))
 
-    count = max(2, turns // 3) if longest else turns
+    count = max(2, turns // 4) if longest else turns
     new = turns_of(mine.kind, mine.length, count)
     for form in ("object", "bytes", *(("sdk",) if longest else ())):
         note(form, chef.time("appended", run=mine.name, form=form, turns=new))
@@ -105,10 +107,11 @@ def measure(plan: Plan, chef: Chef | None) -> Figures:
 def show(lines: Sequence[Line], steps: Sequence[Line], plan: Plan, missing: str, *, quick: bool, as_json: bool) -> None:
     """Print both blocks, as tables or as JSON."""
     console = Console(soft_wrap=as_json, highlight=False, width=None if as_json or sys.stdout.isatty() else 150)
+    load = os.getloadavg()[1] if hasattr(os, "getloadavg") else 0.0  # under load long compiles are stretched the most
     if as_json:
         ratios = [{**msgspec.to_builtins(line), "met": line.met} for line in (*lines, *steps)]
         report = {"benchmark": "compiles", "cores": count_cores(), "rounds": plan.rounds, "quick": quick}
-        console.out(msgspec.json.encode({**report, "missing": missing, "ratios": ratios}).decode())
+        console.out(msgspec.json.encode({**report, "load": load, "missing": missing, "ratios": ratios}).decode())
         return
     console.print(
         make_table(f"a compile after one new message, rules only: {count_cores()} cores, {plan.rounds} rounds", lines)
@@ -116,6 +119,7 @@ def show(lines: Sequence[Line], steps: Sequence[Line], plan: Plan, missing: str,
     console.print(make_table("the whole of a step, bus and commit included, beside it", steps))
     asked = [line for line in lines if line.met is not None]
     console.print(f"{sum(1 for line in asked if line.met)} of {len(asked)} goals met.")
+    console.print(f"Load of the machine over the last minutes: {load:.1f} on {count_cores()} cores.")
     if missing:
         console.print(f"The yardstick did not run: {missing}.")
     if quick:

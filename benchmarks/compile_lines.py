@@ -103,7 +103,7 @@ def list_lines(figures: Figures) -> list[Line]:
     lines: list[Line] = []
     for kind in CONVERSATION_KINDS:
         lines += _growth_lines(figures, kind, "chunks", "appended, chunks()", GROWTH)
-        lines += _growth_lines(figures, kind, "chunks, three breakpoints", "the same, three breakpoints", GROWTH)
+        lines += _growth_lines(figures, kind, "chunks, three breakpoints", "with three breakpoints", GROWTH)
         for form, other, what, faster, slope in CHUNKS_AND_DICTS:
             lines += [
                 _faster_line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
@@ -30,7 +31,7 @@ from contextbus.runtime.tokenizers import load_tokenizers
 from contextbus.summarisers.interface import SummaryRequest
 from contextbus_protocol.chat import ChatMessage
 
-TURNS: Final = 10
+TURNS: Final = 16
 """Turns of a measurement: each is one new message and a compile, then the model's answer beside the timed part."""
 
 _MARKS: Final = 3
@@ -97,7 +98,7 @@ class Ours:
         return shown
 
     def time(self, form: str, turns: int) -> float:
-        """Seconds of one compile in this form, over so many turns where it may be repeated."""
+        """Seconds of one compile in this form: the median of so many turns, where it may be repeated."""
         match form:
             case "chunks":
                 return self._appended(self._run, turns, Payload.chunks)
@@ -116,7 +117,7 @@ class Ours:
             case "list":
                 return self._whole_list(turns)
             case "dicts":
-                return self._whole_dicts(min(turns, 3))
+                return self._whole_dicts(min(turns, 4))
             case "edit":
                 return self._edit()
             case "compaction":
@@ -128,46 +129,46 @@ class Ours:
 
     def _appended(self, run: RulesRun, turns: int, use: Callable[[Payload], object]) -> float:
         new = [read_dicts(turn) for turn in turns_of(self.kind, self.length, turns)]
-        total = 0.0
+        took: list[float] = []
         for message, answer in new:
             begin = _now()
             run.append(message)
             use(run.compile())
-            total += _now() - begin
+            took.append(_now() - begin)
             run.append(answer)
             run.compile()
         run.reset()
-        return total / turns
+        return statistics.median(took)
 
     def _whole_list(self, turns: int) -> float:
         given = list(self._messages)
-        total = 0.0
+        took: list[float] = []
         for message, answer in [read_dicts(turn) for turn in turns_of(self.kind, self.length, turns)]:
             given.append(message)
             begin = _now()
             self._run.hand_over(given)
             self._run.compile().chunks()
-            total += _now() - begin
+            took.append(_now() - begin)
             given.append(answer)
             self._run.append(answer)
             self._run.compile()
         self._run.reset()
-        return total / turns
+        return statistics.median(took)
 
     def _whole_dicts(self, turns: int) -> float:
         given = list(self._dicts)
-        total = 0.0
+        took: list[float] = []
         for message, answer in turns_of(self.kind, self.length, turns):
             given.append(message)
             begin = _now()
             self._run.hand_over(given)
             _ = self._run.compile().body
-            total += _now() - begin
+            took.append(_now() - begin)
             given.append(answer)
             self._run.append(*read_dicts([answer]))
             self._run.compile()
         self._run.reset()
-        return total / turns
+        return statistics.median(took)
 
     def _edit(self) -> float:
         edited = list(self._messages)

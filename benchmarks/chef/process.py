@@ -99,7 +99,8 @@ def start_chef() -> Generator[Chef]:
     if not is_installed():
         install()
     node = cast("str", shutil.which("node"))
-    process = subprocess.Popen([node, "worker.mjs"], cwd=FOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [node, "--expose-gc", "worker.mjs"]
+    process = subprocess.Popen(command, cwd=FOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         yield Chef(process)
     finally:

@@ -73,7 +73,7 @@ def test_the_goals_are_those_of_the_design() -> None:
         ]
         assert goals == [
             ("appended, chunks()", "growth", 1.5, False),
-            ("the same, three breakpoints", "growth", 1.5, False),
+            ("with three breakpoints", "growth", 1.5, False),
             ("appended, json()", "as fast", 20, True),
             ("appended, body", "as fast", 20, True),
             ("appended, body", "ns a message", 15, False),
