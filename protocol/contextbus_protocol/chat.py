@@ -11,19 +11,25 @@ from typing import Literal
 import msgspec
 
 Role = Literal["system", "user", "assistant", "tool"]
+Cache = bool | Literal["5m", "1h"]
+"""Whether a cache breakpoint is asked for, and how long the provider is to keep what is before it; True is 5m."""
 
 
-class ProviderData(msgspec.Struct, frozen=True, rename="camel"):
-    """Fields of one provider that we keep but do not interpret; ``data`` is the JSON text of an object."""
+class ProviderData(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Fields of one provider that we keep but do not interpret; ``data`` is the JSON text of an object.
+
+    ``model`` is the id of the model that issued them, where that is known (P.E.5).
+    """
 
     provider: str
     data: str
+    model: str | None = None
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag_field="type", kw_only=True):
     """Base of all message parts.  ``cache`` asks for a cache breakpoint behind the part (P.E.4)."""
 
-    cache: bool = False
+    cache: Cache = False
     provider_data: ProviderData | None = None
 
 
@@ -111,7 +117,7 @@ class ChatMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     role: Role
     content: tuple[AnyPart, ...]
     name: str | None = None
-    cache: bool = False
+    cache: Cache = False
     provider_data: ProviderData | None = None
 
 

@@ -122,7 +122,7 @@ def test_messages_of_the_user_between_a_call_and_its_result_are_merged_for_anthr
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_nothing_is_finished_as_nothing(target: str) -> None:
-    finished = start_rendering(target).finish("claude-opus-4-6")
+    finished = start_rendering(target, "claude-opus-4-6").finish()
     assert (finished.empty, list(finished.repairs)) == (True, [])
 
 
@@ -198,8 +198,10 @@ def test_a_result_of_one_text_is_a_string_unless_members_go_with_it() -> None:
 
 @pytest.mark.rule("P.E.17")
 def test_of_many_turns_at_the_end_the_last_is_stripped_and_all_stay() -> None:
-    history = start_rendering("anthropic").extend([user("q"), assistant("one"), assistant("two"), assistant("three ")])
-    finished = history.finish("claude-haiku-4-5")
+    history = start_rendering("anthropic", "claude-haiku-4-5").extend(
+        [user("q"), assistant("one"), assistant("two"), assistant("three ")]
+    )
+    finished = history.finish()
     texts = [json.loads(piece.json)["text"] for turn in finished.group.turns for piece in turn.pieces]
     assert texts == ["one", "two", "three"]
 

@@ -11,6 +11,7 @@ from contextbus.core.payload import Payload, Request, assemble
 from contextbus.core.rendering import Rendering
 from contextbus.core.targets import find_target
 from contextbus.core.targets.tools import tools_text
+from contextbus.core.wire import Target
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.package import Block, ContextManifest, ContextWarning, Package, WarningCode
 from contextbus_protocol.values import Model
@@ -48,7 +49,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
     tools: str | None = None
     stored: bool = False
     durability: str = ""
-    histories: Mapping[str, Rendering]
+    histories: Mapping[Target, Rendering]
     codes: tuple[WarningCode, ...] = ()
     rendered: RenderedPayload = msgspec.field(default_factory=RenderedPayload)
 
@@ -87,11 +88,10 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
             InvalidTypeError: there is no such target, or a tool definition cannot be read.
             EmptyHistoryError: there is no message but system ones.
         """
-        history = self.histories[find_target(target, self.model).name]
+        history = self.histories[find_target(target, self.model)]
         payload = assemble(
             Request(
                 history=history,
-                model=self.model,
                 blocks=self.messages_of("append"),
                 tail=self.messages_of("ephemeral-tail"),
                 tools=self.tools if tools is None else tools_text(tools),

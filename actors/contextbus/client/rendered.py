@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from contextbus.core.history import SourceHistory, digest_message
-from contextbus.core.payload import interleave, start_rendering
+from contextbus.core.payload import interleave
 from contextbus.core.persistent import Vector
 from contextbus.core.placed_blocks import link_block
 from contextbus.core.prefix import withhold_thinking
 from contextbus.core.projection import order_replacement
 from contextbus.core.rendering import Rendering
+from contextbus.core.wire import Target
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.package import Package
 
@@ -74,7 +75,7 @@ class CheckpointInPlace(msgspec.Struct, frozen=True):
     own: tuple[str, ...] = ()
 
 
-class RenderedHistory(Mapping[str, Rendering]):
+class RenderedHistory(Mapping[Target, Rendering]):
     """Renderings by target of one state of a history; made when asked for, grown from the state before.
 
     Args:
@@ -97,8 +98,8 @@ class RenderedHistory(Mapping[str, Rendering]):
         self.blocks = blocks
         self.stale = stale
         self.checkpoint = checkpoint
-        self.made: dict[str, Rendering] = {}
-        self.base: tuple[int, int, dict[str, Rendering]] = (0, 0, {})
+        self.made: dict[Target, Rendering] = {}
+        self.base: tuple[int, int, dict[Target, Rendering]] = (0, 0, {})
         if before is not None and before.is_prefix_of(history, blocks, stale, checkpoint):
             grown = {name: before[name] for name in before.made} or before.base[2]
             at = (before.history.count, len(before.blocks.items)) if before.made else before.base[:2]
@@ -119,7 +120,7 @@ class RenderedHistory(Mapping[str, Rendering]):
         later = blocks.items
         return later.begins_with(self.blocks.items) and all(p >= mine.count for p, _ in later.behind(known))
 
-    def __getitem__(self, target: str) -> Rendering:
+    def __getitem__(self, target: Target) -> Rendering:
         made = self.made.get(target)
         if made is None:
             count, placed, grown = self.base
@@ -134,9 +135,9 @@ class RenderedHistory(Mapping[str, Rendering]):
             made = self.made[target] = base.extend(interleave(new, blocks))
         return made
 
-    def _begin(self, target: str) -> tuple[int, int, Rendering]:
+    def _begin(self, target: Target) -> tuple[int, int, Rendering]:
         """The rendering of what stands in place of the first source messages, with the blocks among them."""
-        base, checkpoint = start_rendering(target), self.checkpoint
+        base, checkpoint = Rendering(target=target), self.checkpoint
         if checkpoint is None:
             return 0, 0, base
         count = checkpoint.source_count
@@ -150,7 +151,7 @@ class RenderedHistory(Mapping[str, Rendering]):
     def _is_stale(self, index: int) -> bool:
         return any(start <= index < end for start, end in self.stale)
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Target]:
         return iter(self.made)
 
     def __len__(self) -> int:

@@ -27,24 +27,27 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``history`` is folded; append blocks of earlier steps are in it where they were placed.  ``blocks`` are this step's
     own, behind the history; ``tail`` is what follows them.  ``system`` comes behind the history's leading system
-    messages.  ``tools`` is the JSON text of a list of definitions in any provider's shape.
+    messages.  ``prefill`` is what the answer is to begin with (P.C.2).  ``tools`` is the JSON text of a list of
+    definitions in any provider's shape.
     """
 
     history: Rendering
-    model: Model | str | None = None
     system: tuple[ChatMessage, ...] = ()
     blocks: tuple[ChatMessage, ...] = ()
     tail: tuple[ChatMessage, ...] = ()
+    prefill: str | None = None
     tools: str | None = None
 
 
 class Payload(msgspec.Struct, frozen=True):
     """One provider's request; immutable, every way out of it is safe to keep.
 
-    ``fields`` are the members before ``messages`` as JSON; ``lead``, ``settled`` and ``last`` are the messages.
+    ``fields`` are the members before the messages as JSON; ``lead``, ``settled`` and ``last`` are the messages, which
+    the body holds under ``list_name``.
     """
 
     target: str
+    list_name: str
     fields: tuple[tuple[str, bytes], ...]
     lead: tuple[bytes, ...]
     settled: Settled
@@ -64,14 +67,14 @@ class Payload(msgspec.Struct, frozen=True):
         An extra member replaces one of the body's with its name.
 
         Raises:
-            InvalidRequestError: ``messages`` is among them.
+            InvalidRequestError: the list of messages is among them.
         """
-        if "messages" in extra:
-            raise InvalidRequestError("messages are the payload's; use payload.copy() for a body to change")
+        if self.list_name in extra:
+            raise InvalidRequestError(f"{self.list_name} are the payload's; use payload.copy() for a body to change")
         kept = [b"%b:%b," % (json_text.quote(key), json) for key, json in self.fields if key not in extra]
         more = b"," + json_text.encode(extra)[1:] if extra else b"}"
         lead, last = b",".join(self.lead), b",".join(self.last)
-        head = b'{%b"messages":[%b' % (b"".join(kept), lead)
+        head = b'{%b"%b":[%b' % (b"".join(kept), self.list_name.encode(), lead)
         if lead and (last or len(self.settled)):
             head += b","
         if last and len(self.settled):
@@ -86,12 +89,12 @@ class Payload(msgspec.Struct, frozen=True):
     def body(self) -> dict[str, object]:
         """The body as a dict for an SDK.
 
-        The dict and its ``messages`` list are the caller's to change.  The messages are shared with later steps and
+        The dict and its list of messages are the caller's to change.  The messages are shared with later steps and
         read-only: changing one raises ``TypeError``.
         """
         body: dict[str, object] = {key: msgspec.json.decode(json) for key, json in self.fields}
         lead, last = ([freeze(msgspec.json.decode(json)) for json in part] for part in (self.lead, self.last))
-        body["messages"] = [*lead, *self.settled.dicts(), *last]
+        body[self.list_name] = [*lead, *self.settled.dicts(), *last]
         return body
 
     def copy(self) -> dict[str, object]:
@@ -99,8 +102,8 @@ class Payload(msgspec.Struct, frozen=True):
         return {key: thaw(value) for key, value in self.body.items()}
 
 
-def start_rendering(target: str | None, model: Model | None = None) -> Rendering:
-    """An empty history for a target; without a name the model's provider decides (P.A.7).
+def start_rendering(target: str | None, model: Model | str | None = None) -> Rendering:
+    """An empty history for a target and a model; without a name the model's provider decides (P.A.7).
 
     Raises:
         InvalidTypeError: there is no such target; the message lists those there are.
@@ -121,8 +124,7 @@ def assemble(request: Request) -> Payload:
         rendering = rendering.extend((*request.blocks, *request.tail))
     if rendering.empty:
         raise EmptyHistoryError("there is no message to send but system ones; append a user message first")
-    model_id = request.model.model_id if isinstance(request.model, Model) else request.model
-    finished = rendering.finish(model_id)
+    finished = rendering.finish()
     system = finished.system
     system += tuple(text for message in request.system if (text := target.system(message)) is not None)
     tools = write_tools(request.tools, target) if request.tools is not None else None
@@ -132,10 +134,11 @@ def assemble(request: Request) -> Payload:
     fields = target.fields(system, tools)
     return Payload(
         target=target.name,
+        list_name=target.list_name,
         fields=tuple(fields.items()),
         lead=() if "system" in fields else system,
         settled=finished.settled,
-        last=target.lay_out(finished.group),
+        last=tuple(written.json for written in target.lay_out(finished.group)),
         rendering=finished,
         former_tools=former_tools,
     )
@@ -153,8 +156,8 @@ def render(
         EmptyHistoryError: there is no message but system ones (P.E.15).
         InvalidTypeError: there is no such target, or a tool definition cannot be read.
     """
-    history = start_rendering(target, model if isinstance(model, Model) else None).extend(messages)
-    return assemble(Request(history=history, model=model, tools=tools_text(tools)))
+    history = start_rendering(target, model).extend(messages)
+    return assemble(Request(history=history, tools=tools_text(tools)))
 
 
 def interleave(messages: Sequence[ChatMessage], blocks: Iterable[tuple[int, ChatMessage]]) -> tuple[ChatMessage, ...]:

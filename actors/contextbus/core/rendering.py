@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from contextbus.core import json_text, wire
 from contextbus.core.persistent import Counts, Vector
 from contextbus.core.settled import Settled
-from contextbus.core.wire import Call, Group, Piece, Repair, RepairCode, Target, Turn
+from contextbus.core.wire import Call, Group, Piece, Repair, RepairCode, Target, Turn, Written
 from contextbus_protocol.chat import (
     AnyPart,
     ApprovalRequest,
     ApprovalResponse,
     ChatMessage,
+    Reasoning,
     Text,
     ToolCall,
     ToolResult,
@@ -63,10 +64,14 @@ class Rendering(msgspec.Struct, frozen=True):
             draft.append(message)
         return draft.freeze()
 
-    def finish(self, model_id: str | None) -> Rendering:
-        """The rendering as it ends a request: no call without a result, and an end that the model takes."""
+    def finish(self, *, prefilled: bool = False) -> Rendering:
+        """The rendering as it ends a request: no call without a result, and an end that the model takes.
+
+        Args:
+            prefilled: a prefill follows (P.C.4).
+        """
         draft = _Draft(self)
-        draft.finish(model_id)
+        draft.finish(prefilled=prefilled)
         return draft.freeze()
 
 
@@ -113,9 +118,9 @@ class _Draft:
             self._settle()
         self._count += 1
 
-    def finish(self, model_id: str | None) -> None:
+    def finish(self, *, prefilled: bool) -> None:
         self._close_calls()
-        self._group, added = self._target.close(self._group, model_id)
+        self._group, added = self._target.close(self._group, prefilled=prefilled)
         if added:
             self._note("last-assistant")
 
@@ -178,12 +183,12 @@ class _Draft:
 
     def _append_assistant(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
-        calls: list[ToolCall] = []
+        calls: list[tuple[int, ToolCall]] = []
         after: list[ToolResult | ApprovalRequest | ApprovalResponse] = []
         called, spoken = self._run_so_far()
         for part in message.content:
             if isinstance(part, ToolCall):
-                calls.append(part)
+                calls.append((len(pieces), part))
                 called = spoken = True
             elif isinstance(part, ToolResult | ApprovalRequest | ApprovalResponse):
                 after.append(part)
@@ -217,7 +222,7 @@ class _Draft:
         called = bool(group.calls)
         return called, called or any(piece.kind == "text" for turn in group.turns for piece in turn.pieces)
 
-    def _speak(self, turn: Turn, calls: list[ToolCall]) -> None:
+    def _speak(self, turn: Turn, calls: list[tuple[int, ToolCall]]) -> None:
         if self._group.others or self._group.answered:
             self._settle()
         elif self._group.turns and self._target.merges:
@@ -225,16 +230,16 @@ class _Draft:
         opening = self._target.opening()
         if opening is not None and self._empty():
             self._note("first-user")
-            self._settled = self._settled.extend((opening,))
+            self._settled = self._settled.extend((Written(opening),))
         group = self._group
         number = len(group.turns)
-        opened = tuple(self._open(call, number) for call in calls)
+        opened = tuple(self._open(call, number, place) for place, call in calls)
         self._group = replace(group, turns=(*group.turns, turn), calls=group.calls + opened)
 
     def _empty(self) -> bool:
         return not (len(self._settled) or self._group.turns or self._group.others)
 
-    def _open(self, call: ToolCall, turn: int) -> Call:
+    def _open(self, call: ToolCall, turn: int, place: int) -> Call:
         wire_id = self._mint(call.id)
         if call.name not in self._tools:
             self._tools = (*self._tools, call.name)
@@ -243,7 +248,16 @@ class _Draft:
         if arguments is None:
             self._note("bad-arguments", call.id)
             arguments, error = "{}", wire.BAD_ARGUMENTS
-        return Call(call.id, wire_id, turn, self._target.call(call, wire_id, arguments), error)
+        return Call(
+            id=call.id,
+            wire=wire_id,
+            name=call.name,
+            turn=turn,
+            place=place,
+            json=self._target.call(call, wire_id, arguments),
+            error=error,
+            cache=call.cache,
+        )
 
     def _mint(self, call_id: str) -> str:
         """A wire id that no other call has: the id itself where it can be, else one made from it (P.E.7, P.E.21)."""
@@ -268,12 +282,12 @@ class _Draft:
         group = self._group
         for place, call in enumerate(group.calls):
             if call.id == result.id and call.result is None:
-                json, codes = self._target.result(result, call.wire)
+                json, codes = self._target.result(result, call)
                 for code in codes:
                     self._note(code, result.id)
                 if separated or group.others or (not self._target.merges and call.turn + 1 < len(group.turns)):
                     self._note("moved-result", result.id)
-                answered = replace(call, result=json)
+                answered = replace(call, result=json, result_cache=result.cache)
                 calls = (*group.calls[:place], answered, *group.calls[place + 1 :])
                 self._group = replace(group, calls=calls, answered=True)
                 return None
@@ -316,7 +330,12 @@ class _Draft:
         return tuple(found)
 
     def _piece(self, part: AnyPart, layer: wire.Layer) -> tuple[Piece, ...]:
+        if isinstance(part, Reasoning) and wire.is_issued_elsewhere(part, self._target):
+            self._note("thinking")
+            return ()
         piece, code = self._target.part(part, layer)
+        if piece is not None and part.cache:
+            piece = replace(piece, cache=part.cache)
         if code is not None:
             self._note(code)
         return () if piece is None else (piece,)
@@ -330,7 +349,7 @@ class _Draft:
             if call.result is None:
                 self._note("missing-result", call.id)
                 self._dead = self._dead.set(call.id, self._dead.get(call.id) + 1)
-                calls.append(replace(call, result=self._target.error_result(call.error, call.wire)))
+                calls.append(replace(call, result=self._target.error_result(call.error, call)))
             else:
                 calls.append(call)
         self._group = replace(group, calls=tuple(calls), answered=True)

@@ -8,6 +8,7 @@ import msgspec
 
 from contextbus.core.frozen import freeze
 from contextbus.core.persistent import CHUNK
+from contextbus.core.wire import Written
 
 
 class SettledMessage(msgspec.Struct, gc=False):
@@ -46,11 +47,12 @@ class Settled(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.chunks) * CHUNK + len(self.rest)
 
-    def extend(self, messages: Iterable[bytes]) -> Settled:
+    def extend(self, messages: Iterable[Written]) -> Settled:
         """These messages with more behind them."""
         chunks, json, rest = self.chunks, self.json, self.rest
         for message in messages:
-            rest = (*rest, SettledMessage(b"," + message if chunks or rest else message))
+            text = message.json
+            rest = (*rest, SettledMessage(b"," + text if chunks or rest else text))
             if len(rest) == CHUNK:
                 chunks = (*chunks, SettledChunk(rest))
                 json = (*json, b"".join([item.json for item in rest]))

@@ -10,7 +10,7 @@ import msgspec
 
 from contextbus.core import json_text
 from contextbus.core.escape import escape_attribute, escape_text
-from contextbus_protocol.chat import AnyPart, ChatMessage, ToolCall, ToolResult, Unknown
+from contextbus_protocol.chat import AnyPart, Cache, ChatMessage, Part, ToolCall, ToolResult, Unknown
 
 TEXTS_VERSION: Final = 1
 """Version of the fixed texts below (P.E.2)."""
@@ -22,6 +22,7 @@ CONTINUE: Final = "Continue."
 LEFT_OUT: Final = "[{kind} left out: this model's API does not take it here]"
 
 _KIND = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_SNAPSHOT = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
 RepairCode = Literal[
     "missing-result",
@@ -57,10 +58,28 @@ class Repair(msgspec.Struct, frozen=True, gc=False):
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """A part as the target writes it; ``kind`` is the target's own note on how to lay it out."""
+    """A part as the target writes it; ``kind`` is the target's own note on how to lay it out.
+
+    ``cache`` asks for a breakpoint behind it (P.E.4).
+    """
 
     json: bytes
     kind: str = ""
+    cache: Cache = False
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """A place in a written message where a breakpoint may go: the index of the byte that ends its block (P.E.4)."""
+
+    end: int
+    cache: Cache
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """A provider message as JSON, without breakpoints, and where breakpoints are asked for."""
+
+    json: bytes
+    marks: tuple[Mark, ...] = ()
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
@@ -72,14 +91,22 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """A call of the open group.  ``turn`` is the assistant message that made it, ``error`` what is missing says."""
+    """A call of the open group.
+
+    ``turn`` is the assistant message that made it, ``place`` the number of pieces of that message before it, ``name``
+    the tool's as it was called, ``error`` what is missing says.
+    """
 
     id: str
     wire: str
+    name: str
     turn: int
+    place: int
     json: bytes
     error: str = NO_RESULT
     result: bytes | None = None
+    cache: Cache = False
+    result_cache: Cache = False
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
@@ -101,13 +128,33 @@ class Group(msgspec.Struct, frozen=True, gc=False):
 
 
 class Target(Protocol):
-    """One provider's form of a request.  All methods are pure."""
+    """One provider's form of a request, for one model.  All methods are pure."""
 
     def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str:
         """The name under which a request asks for it."""
+        ...
+
+    @property
+    def model_id(self) -> str | None:
+        """The model that the request is for; None where it is not known."""
+        ...
+
+    @property
+    def provider(self) -> str:
+        """The provider whose data goes back to it (P.A.5)."""
+        ...
+
+    @property
+    def list_name(self) -> str:
+        """The member of the body that holds the messages."""
+        ...
+
+    @property
+    def takes_prefill(self) -> bool:
+        """Whether the model continues an assistant message at the end of a request (P.C.2)."""
         ...
 
     @property
@@ -136,12 +183,12 @@ class Target(Protocol):
         """A call with its wire id and sound arguments."""
         ...
 
-    def result(self, result: ToolResult, wire: str) -> tuple[bytes, tuple[RepairCode, ...]]:
-        """A tool's result for the call with the wire id."""
+    def result(self, result: ToolResult, call: Call) -> tuple[bytes, tuple[RepairCode, ...]]:
+        """A tool's result for a call."""
         ...
 
-    def error_result(self, text: str, wire: str) -> bytes:
-        """A result that says what went wrong."""
+    def error_result(self, text: str, call: Call) -> bytes:
+        """A result that says what went wrong with a call."""
         ...
 
     def text(self, text: str) -> Piece:
@@ -152,7 +199,7 @@ class Target(Protocol):
         """A system message after the start."""
         ...
 
-    def lay_out(self, group: Group) -> tuple[bytes, ...]:
+    def lay_out(self, group: Group) -> tuple[Written, ...]:
         """The provider messages of a group whose calls all have results."""
         ...
 
@@ -172,8 +219,15 @@ class Target(Protocol):
         """What stands before a conversation that the assistant opens; None where none is needed."""
         ...
 
-    def close(self, group: Group, model_id: str | None) -> tuple[Group, bool]:
-        """The last group made fit to end a request, and whether a user message was put behind it (P.E.17)."""
+    def close(self, group: Group, *, prefilled: bool) -> tuple[Group, bool]:
+        """The last group made fit to end a request, and whether a user message was put behind it (P.E.17).
+
+        ``prefilled`` tells that a prefill follows it.
+        """
+        ...
+
+    def prefill(self, text: str) -> bytes:
+        """A prefill as the last message of a request, where the model takes one (P.C.4)."""
         ...
 
 
@@ -195,6 +249,20 @@ def native_part(part: Unknown, provider: str, modelled: tuple[str, ...]) -> str 
     data = json_text.sound_object(part.data)
     kind = None if data is None else json_text.read_object(data).get("type")
     return data if isinstance(kind, str) and kind not in modelled else None
+
+
+def is_issued_elsewhere(part: Part, target: Target) -> bool:
+    """Whether another provider or model issued a part: what is signed goes back to its issuer alone (P.E.5).
+
+    A dated id and the name that it is a snapshot of are one model.
+    """
+    data = part.provider_data
+    if data is None:
+        return False
+    if data.provider != target.provider:
+        return True
+    issuer, model_id = data.model, target.model_id
+    return issuer is not None and model_id is not None and _SNAPSHOT.sub("", issuer) != _SNAPSHOT.sub("", model_id)
 
 
 def kind_of(part: Unknown) -> str:

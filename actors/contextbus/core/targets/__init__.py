@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from contextbus.core.targets.anthropic import AnthropicTarget
@@ -10,16 +11,25 @@ from contextbus.core.wire import Target
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import Model
 
-TARGETS: Final[dict[str, Target]] = {"anthropic": AnthropicTarget(), "openai": OpenAITarget()}
+TARGETS: Final[dict[str, Callable[[str | None], Target]]] = {
+    "anthropic": AnthropicTarget,
+    "openai": OpenAITarget,
+}
+_PROVIDERS: Final = {"google": "gemini"}
+"""Providers whose target has another name than they."""
 
 
-def find_target(name: str | None, model: Model | None = None) -> Target:
-    """The target of a name; without a name the model's provider decides (P.A.7).
+def find_target(name: str | None, model: Model | str | None = None) -> Target:
+    """The target of a name, for a model; without a name the model's provider decides (P.A.7).
 
     Raises:
         InvalidTypeError: there is no such target; the message lists those there are.
     """
-    wanted = name if name is not None else model.provider if model is not None else None
+    wanted, model_id = name, model if isinstance(model, str) else None
+    if isinstance(model, Model):
+        model_id = model.model_id
+        if wanted is None:
+            wanted = _PROVIDERS.get(model.provider, model.provider)
     if wanted is None or wanted not in TARGETS:
         raise InvalidTypeError(f"no target for {wanted!r}; the targets are {', '.join(sorted(TARGETS))}")
-    return TARGETS[wanted]
+    return TARGETS[wanted](model_id)

@@ -9,7 +9,7 @@ import msgspec
 
 from contextbus.core import json_text, wire
 from contextbus.core.json_text import quote
-from contextbus.core.wire import Group, Layer, Piece, RepairCode, Turn
+from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
 from contextbus_protocol.chat import (
     AnyPart,
     ChatMessage,
@@ -23,7 +23,7 @@ from contextbus_protocol.chat import (
     Unknown,
 )
 
-PROVIDER: Final = "anthropic"
+PROVIDER: Final[Literal["anthropic"]] = "anthropic"
 LONGEST_NAME: Final = 128
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
@@ -42,11 +42,19 @@ _MEMBERS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class AnthropicTarget(msgspec.Struct, frozen=True):
-    """Writes requests for Anthropic's Messages API."""
+    """Writes requests for Anthropic's Messages API; ``model_id`` is the model, None where it is not known."""
 
+    model_id: str | None = None
     name: Literal["anthropic"] = "anthropic"
+    provider: Literal["anthropic"] = PROVIDER
+    list_name: Literal["messages"] = "messages"
     merges: Literal[True] = True
     needs_tools: Literal[True] = True
+
+    @property
+    def takes_prefill(self) -> bool:
+        """Claude up to 4.5 takes one (anthropic.A5)."""
+        return self.model_id is not None and takes_prefill(self.model_id)
 
     def takes_id(self, call_id: str) -> bool:
         """``^[a-zA-Z0-9_-]+$`` (anthropic.A9)."""
@@ -84,7 +92,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         fields = (quote(wire), name, arguments.encode(), _members(call))
         return b'{"type":"tool_use","id":%b,"name":%b,"input":%b%b}' % fields
 
-    def result(self, result: ToolResult, wire: str) -> tuple[bytes, tuple[RepairCode, ...]]:
+    def result(self, result: ToolResult, call: Call) -> tuple[bytes, tuple[RepairCode, ...]]:
         """A ``tool_result`` block; its content is a string where it is one plain text."""
         written = [(part, *self.part(part, "result")) for part in result.content]
         kept = [(part, piece) for part, piece, _ in written if piece is not None]
@@ -93,11 +101,11 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         if len(kept) == 1 and isinstance(kept[0][0], Text) and not _members(kept[0][0]):
             content = b',"content":' + quote(kept[0][0].text)
         error = b',"is_error":true' if result.error else b""
-        return b'{"type":"tool_result","tool_use_id":%b%b%b}' % (quote(wire), content, error), codes
+        return b'{"type":"tool_result","tool_use_id":%b%b%b}' % (quote(call.wire), content, error), codes
 
-    def error_result(self, text: str, wire: str) -> bytes:
+    def error_result(self, text: str, call: Call) -> bytes:
         """A ``tool_result`` block that is an error."""
-        fields = (quote(wire), quote(text))
+        fields = (quote(call.wire), quote(text))
         return b'{"type":"tool_result","tool_use_id":%b,"content":%b,"is_error":true}' % fields
 
     def text(self, text: str) -> Piece:
@@ -110,17 +118,17 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         text = "\n".join(part.text for part in message.content if isinstance(part, Text))
         return Turn("user", (self.text(wire.element("system_message", text)),))
 
-    def lay_out(self, group: Group) -> tuple[bytes, ...]:
+    def lay_out(self, group: Group) -> tuple[Written, ...]:
         """One assistant message, calls last; then one user message, results first in call order (A6, A7, L3)."""
-        messages: list[bytes] = []
+        messages: list[Written] = []
         if group.turns:
             blocks = [piece.json for turn in group.turns for piece in turn.pieces]
             blocks += [call.json for call in group.calls]
-            messages.append(b'{"role":"assistant","content":[%b]}' % b",".join(blocks))
+            messages.append(Written(b'{"role":"assistant","content":[%b]}' % b",".join(blocks)))
         blocks = [call.result for call in group.calls if call.result is not None]
         blocks += [piece.json for turn in group.others for piece in turn.pieces]
         if blocks:
-            messages.append(b'{"role":"user","content":[%b]}' % b",".join(blocks))
+            messages.append(Written(b'{"role":"user","content":[%b]}' % b",".join(blocks)))
         return tuple(messages)
 
     def tool(self, name: str, description: str, parameters: bytes) -> bytes:
@@ -148,17 +156,21 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         """The first message is the user's (anthropic.A2, P.E.16)."""
         return b'{"role":"user","content":[%b]}' % self.text(wire.OPENING).json
 
-    def close(self, group: Group, model_id: str | None) -> tuple[Group, bool]:
+    def close(self, group: Group, *, prefilled: bool) -> tuple[Group, bool]:
         """An answer at the end stays; behind it a user message where the model takes no prefill (anthropic.A5)."""
         if not group.turns or group.others or group.answered:
             return group, False
         turn = group.turns[-1]
         last = turn.pieces[-1] if turn.pieces else None
-        if model_id is None or not takes_prefill(model_id) or last is None or last.kind != "text":
+        if prefilled or not self.takes_prefill or last is None or last.kind != "text":
             user = Turn("user", (self.text(wire.CONTINUE),))
             return Group(group.turns, group.calls, (user,), group.answered), True
         pieces = (*turn.pieces[:-1], _strip_end(last))
         return Group((*group.turns[:-1], Turn(turn.role, pieces)), group.calls, (), group.answered), False
+
+    def prefill(self, text: str) -> bytes:
+        """An assistant message, stripped at its end (anthropic.A5)."""
+        return b'{"role":"assistant","content":[%b]}' % self.text(text.rstrip()).json
 
     def _reasoning(self, part: Reasoning, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         if layer != "assistant" or not _is_ours(part, default=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from contextbus.core import json_text, wire
 from contextbus.core.json_text import quote
-from contextbus.core.wire import Group, Layer, Piece, RepairCode, Turn
+from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
 from contextbus_protocol.chat import (
     AnyPart,
     ChatMessage,
@@ -24,7 +24,7 @@ from contextbus_protocol.chat import (
     Unknown,
 )
 
-PROVIDER: Final = "openai"
+PROVIDER: Final[Literal["openai"]] = "openai"
 LONGEST_NAME: Final = 64
 LONGEST_ID: Final = 40
 
@@ -36,9 +36,13 @@ _REFUSAL, _AUDIO = "refusal", "audio"
 
 
 class OpenAITarget(msgspec.Struct, frozen=True):
-    """Writes requests for OpenAI's Chat Completions API."""
+    """Writes requests for OpenAI's Chat Completions API; ``model_id`` is the model, None where it is not known."""
 
+    model_id: str | None = None
     name: Literal["openai"] = "openai"
+    provider: Literal["openai"] = PROVIDER
+    list_name: Literal["messages"] = "messages"
+    takes_prefill: Literal[False] = False
     merges: Literal[False] = False
     needs_tools: Literal[False] = False
 
@@ -80,16 +84,16 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         fields = (quote(wire), name, quote(arguments))
         return b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % fields
 
-    def result(self, result: ToolResult, wire: str) -> tuple[bytes, tuple[RepairCode, ...]]:
+    def result(self, result: ToolResult, call: Call) -> tuple[bytes, tuple[RepairCode, ...]]:
         """A ``tool`` message; this API has no mark for a failed call."""
         written = [self.part(part, "result") for part in result.content]
         content = _content(piece for piece, _ in written if piece is not None) or b'""'
         codes: tuple[RepairCode, ...] = tuple(code for _, code in written if code is not None)
-        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(wire), content), codes
+        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(call.wire), content), codes
 
-    def error_result(self, text: str, wire: str) -> bytes:
+    def error_result(self, text: str, call: Call) -> bytes:
         """A ``tool`` message that says what went wrong."""
-        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(wire), quote(text))
+        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(call.wire), quote(text))
 
     def text(self, text: str) -> Piece:
         """A text part."""
@@ -99,7 +103,7 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         """It stays what it is (P.E.19)."""
         return Turn(_system_role(message), pieces, self.members(message))
 
-    def lay_out(self, group: Group) -> tuple[bytes, ...]:
+    def lay_out(self, group: Group) -> tuple[Written, ...]:
         """Each assistant message with its results behind it, then the others in order (openai.C3)."""
         messages: list[bytes] = []
         for number, turn in enumerate(group.turns):
@@ -107,7 +111,7 @@ class OpenAITarget(msgspec.Struct, frozen=True):
             messages.append(_assistant(turn, [call.json for call in calls]))
             messages += [call.result for call in calls if call.result is not None]
         messages += [_message(turn) for turn in group.others]
-        return tuple(messages)
+        return tuple(map(Written, messages))
 
     def tool(self, name: str, description: str, parameters: bytes) -> bytes:
         """A function tool (P.E.3)."""
@@ -131,10 +135,14 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         """None: the assistant may speak first."""
         return None
 
-    def close(self, group: Group, model_id: str | None) -> tuple[Group, bool]:
+    def close(self, group: Group, *, prefilled: bool) -> tuple[Group, bool]:
         """Any message may be the last."""
-        del model_id
+        del prefilled
         return group, False
+
+    def prefill(self, text: str) -> bytes:
+        """An assistant message; no model of this API continues one."""
+        return b'{"role":"assistant","content":%b}' % quote(text.rstrip())
 
     def _unknown(self, part: Unknown, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         data = wire.native_part(part, PROVIDER, _MODELLED)
