@@ -79,7 +79,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures:
-    """Seconds by side, form, kind of history and length, one for each round.
+    """Seconds by side, form, kind of history and length, one for each round; ``notes`` tell what to know of them.
 
     Args:
         lengths: the lengths of the histories in messages, the shortest first.
@@ -87,11 +87,17 @@ class Figures:
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = tuple(lengths)
+        self.notes: list[str] = []
         self._seconds: dict[tuple[str, str, str, int], list[float]] = {}
 
     def add(self, side: str, form: str, kind: str, length: int, seconds: float) -> None:
         """Note one round's figure."""
         self._seconds.setdefault((side, form, kind, length), []).append(seconds)
+
+    def note(self, text: str) -> None:
+        """Note once what is to be known of the figures."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def of(self, side: str, form: str, kind: str, length: int) -> list[float]:
         """The figures of all rounds; none where nothing was measured."""

@@ -34,7 +34,7 @@ from contextbus_protocol.chat import ChatMessage
 TURNS: Final = 16
 """Turns of a measurement: each is one new message and a compile, then the model's answer beside the timed part."""
 
-_MARKS: Final = 3
+MARKS: Final = 3
 _SUMMARY_TARGET: Final = 20_000
 _REPLY: Final = {
     "id": "msg_1",
@@ -81,7 +81,9 @@ class Ours:
         self._messages = [system(SYSTEM), *read_dicts(self._dicts[1:])]
         self.tokens = sum(counter(text) for given in self._dicts[1:] for text in list_texts(given))
         self._run = self._begin(self._messages)
-        self._marked = self._begin(mark(self._messages, _MARKS))
+        self._marked = self._begin(mark(self._messages, MARKS))
+        self.marks = self._marked.compile().json().count(b'"cache_control"')
+        self._marked.reset()
         self._client = _make_client()
 
     def _begin(self, messages: Iterable[ChatMessage]) -> RulesRun:

@@ -11,13 +11,14 @@ from typing import Final
 
 import msgspec
 
+from contextbus.client.compiled import CompiledStep
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.own_blocks import OwnBlocks
 from contextbus.client.rendered import BlocksInPlace, RenderedHistory
 from contextbus.core.estimate import make_estimator
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import Bodies
-from contextbus.core.payload import Payload, Request, assemble
+from contextbus.core.payload import Payload
 from contextbus.core.placement import place
 from contextbus.core.run_state import RunState
 from contextbus.core.step import decide_step, plan_step, take_messages
@@ -76,8 +77,18 @@ class RulesRun:
         self._state = after
         self._handle = self._handle.acknowledge(self._step, history.count, history.chain)
         self._rendered = RenderedHistory(self._handle.history, _NO_BLOCKS, self._rendered)
-        blocks = tuple(m for block in package.blocks for m in block.messages)
-        return assemble(Request(history=self._rendered["anthropic"], model=MODEL, blocks=blocks))
+        return CompiledStep(
+            run=self._state.run,
+            step=self._step,
+            command="",
+            sequence=self._step,
+            commit="",
+            reference="",
+            text="",
+            package=package,
+            model=MODEL,
+            histories=self._rendered,
+        ).payload("anthropic")
 
     def mark(self) -> None:
         """Keep the present state to come back to."""
