@@ -30,7 +30,7 @@ from contextbus.core.payload import render
 from contextbus.runtime.tokenizers import load_tokenizers
 from contextbus_protocol.chat import ToolCall, ToolResult
 
-LENGTHS = (100, 1_000, 10_000)
+LENGTHS: tuple[int, ...] = (100, 1_000, 10_000)
 
 
 def count_words(text: str) -> int:
