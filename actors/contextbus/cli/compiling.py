@@ -21,7 +21,7 @@ from contextbus.cli.debugging import VARIABLE, is_debugging, print_failure
 from contextbus.cli.failures import UsageFault
 from contextbus.cli.indexing import index_docs
 from contextbus.cli.loading import load_sources
-from contextbus.cli.models import HEURISTICS, Target, choose_estimator, choose_model
+from contextbus.cli.models import HEURISTICS, Target, choose_estimator, choose_model, target_of_form
 from contextbus.cli.output import called, note, print_json, show_progress, stderr, stdout, warn
 from contextbus.cli.running import run
 from contextbus.cli.serving import find_actors
@@ -59,7 +59,12 @@ contextbus compile chat.json --skills ./skills --transcript
 
 
 def compile_file(
-    file: Annotated[Path, typer.Argument(help="A conversation (OpenAI Chat or Anthropic Messages), or JSON Lines.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A conversation in a provider's form, JSON Lines of them, or a session of Claude Code or Codex."
+        ),
+    ],
     docs: options.Docs = None,
     memories: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Memory records to remember first, each once: {text}.")
@@ -144,8 +149,7 @@ def compile_file(
         chosen: Sequence[int] = range(len(read.conversations))
         if not every:
             chosen = (inputs.choose_conversation(file, read.conversations, conversation),)
-        # The AI SDK is no provider: where the file names no model, Chat Completions is the target.
-        provider = Target.openai if read.provider == "ai-sdk" else Target(read.provider)
+        provider = target_of_form(read.form)
         jobs = [
             Job(
                 read.conversations[index],

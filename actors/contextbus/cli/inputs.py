@@ -16,7 +16,7 @@ import msgspec
 
 from contextbus.cli.failures import UsageFault
 from contextbus.cli.models import Written
-from contextbus.core.importers import Conversation, Provider, detect, read_conversations
+from contextbus.core.importers import SESSIONS, Conversation, Form, detect, read_conversations
 from contextbus.runtime.datafolder import PRIVATE_FOLDER
 from contextbus.sources.documents import DEFAULT_PATTERNS, MAX_FILE_BYTES, has_files
 from contextbus.sources.rag import FolderSource
@@ -77,11 +77,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 class ConversationFile(msgspec.Struct, frozen=True):
-    """The conversations of a file, what it says of the call of each, and which provider's form it has."""
+    """The conversations of a file, what it says of the call of each, and whose form it has."""
 
     conversations: tuple[Conversation, ...]
     written: tuple[Written, ...]
-    provider: Provider
+    form: Form
 
 
 def read_conversation_file(path: Path) -> ConversationFile:
@@ -92,13 +92,14 @@ def read_conversation_file(path: Path) -> ConversationFile:
     """
     data = read_bytes(path)
     try:
-        conversations, provider = read_conversations(data), detect(data)
+        conversations, form = read_conversations(data), detect(data)
     except InvalidTypeError as exc:
         raise UsageFault(f"{path}: {exc.message}") from None
     for number, conversation in enumerate(conversations):
         if not conversation.messages:
             raise UsageFault(f"{path}: conversation {number} holds no messages")
-    return ConversationFile(conversations, _read_written(data, len(conversations)), provider)
+    written = (Written(),) if form in SESSIONS else _read_written(data, len(conversations))
+    return ConversationFile(conversations, written, form)
 
 
 def _read_written(data: bytes, count: int) -> tuple[Written, ...]:

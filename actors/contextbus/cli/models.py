@@ -9,6 +9,7 @@ import msgspec
 
 from contextbus.cli.failures import UsageFault
 from contextbus.cli.output import warn
+from contextbus.core.importers import Form
 from contextbus.runtime.tokenizers import TOKENIZER_NAMES, load_tokenizers
 from contextbus_protocol.values import EstimatorSpec, Model
 
@@ -20,6 +21,8 @@ class Target(enum.StrEnum):
 
     anthropic = "anthropic"
     openai = "openai"
+    openai_responses = "openai-responses"
+    gemini = "gemini"
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -51,6 +54,9 @@ _LIMITS: Final = (
     ("chatgpt-4o", 128_000, 16_384),
     ("gpt-4-turbo", 128_000, 4_096),
     ("gpt-3.5-turbo", 16_385, 4_096),
+    ("gemini-", 1_048_576, 65_536),
+    ("gemini-1.5", 1_048_576, 8_192),
+    ("gemini-2.0", 1_048_576, 8_192),
     ("o1", 200_000, 100_000),
     ("o3", 200_000, 100_000),
     ("o4-mini", 200_000, 100_000),
@@ -60,7 +66,16 @@ _OPENAI: Final = ("gpt-", "chatgpt-", "o1", "o3", "o4")
 _MODELS: Final = {
     Target.anthropic: Model("anthropic", "claude-opus-4-6", 200_000, 8_000),
     Target.openai: Model("openai", "gpt-5", 400_000, 16_000),
+    Target.openai_responses: Model("openai", "gpt-5", 400_000, 16_000),
+    Target.gemini: Model("google", "gemini-2.5-pro", 1_048_576, 16_000),
 }
+_GOOGLE: Final = ("google", "gemini")
+
+
+def target_of_form(form: Form) -> Target:
+    """The API that a file's form belongs to; the AI SDK is no provider, so Chat Completions stands for it."""
+    others = {"ai-sdk": Target.openai, "claude-code": Target.anthropic, "codex": Target.openai_responses}
+    return others[form] if form in others else Target(form)
 
 
 def choose_model(
@@ -124,14 +139,18 @@ def _split_name(name: str, provider: Target) -> tuple[str, str]:
     first, found, rest = name.partition("/")
     if found and first and rest:
         return first, rest
-    if name.startswith("claude-"):
-        return Target.anthropic.value, name
-    return (Target.openai if name.startswith(_OPENAI) else provider).value, name
+    for beginnings, found_provider in ((("claude-",), "anthropic"), (_OPENAI, "openai"), (("gemini-",), "google")):
+        if name.startswith(beginnings):
+            return found_provider, name
+    return _MODELS[provider].provider, name
 
 
 def _target_of(model: Model, provider: Target) -> str:
-    """The target of a model, or that of the file's provider where the model's has none of its own."""
-    return model.provider if model.provider in (t.value for t in Target) else provider.value
+    """The target of the file's form where it is of the model's provider, else the usual one of that provider."""
+    if model.provider == _MODELS[provider].provider or (model.provider in _GOOGLE and provider is Target.gemini):
+        return provider.value
+    usual = {"anthropic": Target.anthropic, "openai": Target.openai, **dict.fromkeys(_GOOGLE, Target.gemini)}
+    return usual.get(model.provider, provider).value
 
 
 def choose_estimator(name: str) -> EstimatorSpec:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from contextbus.core.importers.ai_sdk import from_ai_sdk
 from contextbus.core.importers.anthropic import from_anthropic
+from contextbus.core.importers.claude_code import from_claude_code, is_claude_code
+from contextbus.core.importers.codex import from_codex, is_codex
 from contextbus.core.importers.gemini import from_gemini
 from contextbus.core.importers.openai import from_openai
-from contextbus.core.importers.reading import Conversation, Object, Provider, load
+from contextbus.core.importers.reading import Conversation, Form, Object, Provider, load
+from contextbus.core.importers.responses import from_responses
 from contextbus_protocol.errors import InvalidTypeError
 
 _ANTHROPIC_PARTS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document")
@@ -24,12 +28,18 @@ _OPENAI_ROLES: Final = ("developer", "tool", "function")
 _OPENAI_KEYS: Final = ("tool_calls", "tool_call_id", "function_call", "refusal")
 _NULL_KEYS: Final = ("tool_calls", "function_call", "refusal", "audio")
 _OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
-_READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
+_READERS: Final[dict[Form, Callable[[object], Conversation]]] = {
     "openai": from_openai,
+    "openai-responses": from_responses,
     "anthropic": from_anthropic,
     "gemini": from_gemini,
     "ai-sdk": from_ai_sdk,
+    "claude-code": from_claude_code,
+    "codex": from_codex,
 }
+SESSIONS: Final[tuple[Form, ...]] = ("claude-code", "codex")
+"""Forms in which all lines of a file are one conversation."""
+_MOST_LINES: Final = 64  # so many lines of a file tell whether it is a session
 _GEMINI_KEYS: Final = ("contents", "systemInstruction", "system_instruction", "candidates")
 _RESPONSES_KEYS: Final = ("input", "previous_response_id")
 _RESPONSES_ITEMS: Final = (
@@ -47,8 +57,8 @@ _RESPONSES_PARTS: Final = ("input_text", "input_image", "input_file", "output_te
 _LISTS: Final = ("messages", "contents", "candidates", "input", "output")
 
 
-def detect(data: object) -> Provider:
-    """Which provider's form a file holds: an object with messages, a bare list, or a conversation a line.
+def detect(data: object) -> Form:
+    """Whose form a file holds: an object with messages, a bare list, a conversation a line, or a session of an agent.
 
     Gemini is told by its contents and their parts, OpenAI's Responses by its items and their types.
 
@@ -57,23 +67,35 @@ def detect(data: object) -> Provider:
     Raises:
         InvalidTypeError: it holds no messages.
     """
-    return _detect(_split(data)[0])
+    return _session_form(data) or _detect(_split(data)[0])
 
 
-def read_conversations(data: object, provider: Provider | None = None) -> tuple[Conversation, ...]:
-    """Read every conversation of a file; each is told apart by itself unless the provider is given.
+def read_conversations(data: object, form: Form | None = None) -> tuple[Conversation, ...]:
+    """Read every conversation of a file; each is told apart by itself unless the form is given.
 
     Raises:
         InvalidTypeError: something cannot be read; the message names the line, or the message's index and field.
     """
-    return tuple(_reader(provider or _detect(value))(value) for value in _split(data))
+    session = form if form in SESSIONS else _session_form(data) if form is None else None
+    if session is not None:
+        return (_READERS[session](data),)
+    return tuple(_READERS[form or _detect(value)](value) for value in _split(data))
 
 
-def _reader(provider: Provider) -> Callable[[object], Conversation]:
-    reader = _READERS.get(provider)
-    if reader is None:
-        raise InvalidTypeError(f"no importer for the form of {provider}")
-    return reader
+def _session_form(data: object) -> Form | None:
+    """Which agent wrote the lines, if an agent did; the last one may be cut off."""
+    values: list[object] = []
+    if isinstance(data, bytes | bytearray):
+        data = bytes(data).decode("utf-8-sig", "replace")
+    lines = data.split("\n", _MOST_LINES)[:_MOST_LINES] if isinstance(data, str) else data
+    if not isinstance(lines, list | tuple):
+        return None
+    for line in cast("Sequence[object]", lines)[:_MOST_LINES]:
+        try:
+            values.append(json.loads(line) if isinstance(line, str) else line)
+        except (ValueError, RecursionError):
+            continue
+    return "claude-code" if is_claude_code(values) else "codex" if is_codex(values) else None
 
 
 def _detect(value: object) -> Provider:

@@ -16,6 +16,8 @@ from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
 
 Provider = Literal["openai", "openai-responses", "anthropic", "gemini", "ai-sdk"]
+Form = Literal[Provider, "claude-code", "codex"]
+"""Whose form a file of conversations has: a provider's, or that of a coding agent's sessions."""
 Object = dict[str, object]
 
 CACHE_KEY: Final = breakpoints.CACHE_KEY
