@@ -171,7 +171,7 @@ def test_reasoning_without_its_item_is_dropped_and_listed() -> None:
     thought, _, called = messages[1].content
     payload = render([messages[0], ChatMessage(role="assistant", content=(thought, called)), messages[2]], TARGET)
     assert sent(payload)[1:] == [THOUGHT, CALL, OUTPUT]
-    empty = {**ANSWER, "content": [{"type": "output_text", "text": "", "annotations": []}]}
+    empty: Item = {**ANSWER, "content": [{"type": "output_text", "text": "", "annotations": []}]}
     assert codes(from_items(ASKED, THOUGHT, empty)) == ["thinking", "empty"]
 
 
@@ -416,8 +416,8 @@ def test_items_keep_their_order_among_texts_and_calls() -> None:
 
 @pytest.mark.rule("P.A.5")
 def test_a_message_item_is_whole_and_never_twice() -> None:
-    parts = [{"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "b"}]
-    items = [ASKED, THOUGHT, {**ANSWER, "content": parts}, {**ANSWER, "id": "msg_2", "content": parts}]
+    parts: list[Item] = [{"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "b"}]
+    items: list[Item] = [ASKED, THOUGHT, {**ANSWER, "content": parts}, {**ANSWER, "id": "msg_2", "content": parts}]
     asked, spoken = from_responses(items).messages
     assert sent(render([asked, spoken], TARGET)) == items
     first, second, third = spoken.content[1:4]
