@@ -135,7 +135,7 @@ def _pairing(items: Sequence[Block]) -> Iterator[tuple[str, str]]:
         elif kind in _CALLS.values():
             named: str = item["id"] if kind == "local_shell_call_output" else item["call_id"]
             call_id = answered_by_id.get(named, named)
-            if waiting.pop(call_id, None) != kind:
+            if waiting.pop(str(call_id), None) != kind:
                 yield "responses.R4", place
     for call_id in waiting:
         yield "responses.R9", call_id

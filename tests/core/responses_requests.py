@@ -30,7 +30,7 @@ def texts(draw: Draw) -> Item:
 @st.composite
 def images(draw: Draw, *, in_output: bool = False) -> Item:
     urls = st.sampled_from(["data:image/png;base64,AAAA", "https://example.org/i.png", "data:image/svg+xml,<svg/>"])
-    place = draw(st.one_of(st.builds(lambda u: {"image_url": u}, urls), st.just({"file_id": "file-1"})))
+    place = {"image_url": draw(urls)} if draw(st.booleans()) else {"file_id": "file-1"}
     detail = {"detail": draw(st.sampled_from(["auto", "low", "high", "original"]))}
     asked = detail if not in_output or draw(st.booleans()) else {}
     return {"type": "input_image", **place, **asked, **optional(draw, prompt_cache_breakpoint=st.just(_BREAKPOINT))}
@@ -64,49 +64,55 @@ def asked(draw: Draw, roles: tuple[str, ...] = ("user",)) -> Item:
     return {**message, "content": draw(PARTS), **optional(draw, status=_STATUS)}
 
 
-HOST_ITEMS = st.sampled_from(
-    [
-        {"type": "mcp_approval_response", "approval_request_id": "mcpr", "approve": True, "reason": None},
-        {"type": "additional_tools", "role": "developer", "tools": []},
-        {"type": "configuration_update", "reasoning": {"effort": "low"}},
-        {"type": "tool_search_output", "execution": "client", "call_id": "ts", "tools": []},
-    ]
+HOST_ITEMS: st.SearchStrategy[Item] = st.sampled_from(
+    cast(
+        "list[Item]",
+        [
+            {"type": "mcp_approval_response", "approval_request_id": "mcpr", "approve": True, "reason": None},
+            {"type": "additional_tools", "role": "developer", "tools": []},
+            {"type": "configuration_update", "reasoning": {"effort": "low"}},
+            {"type": "tool_search_output", "execution": "client", "call_id": "ts", "tools": []},
+        ],
+    )
 )
-NATIVE_ITEMS = st.sampled_from(
-    [
-        {
-            "type": "web_search_call",
-            "id": "ws",
-            "status": "completed",
-            "action": {"type": "search", "query": "q", "queries": ["q"]},
-        },
-        {"type": "file_search_call", "id": "fs", "status": "completed", "queries": ["q"], "results": None},
-        {
-            "type": "code_interpreter_call",
-            "id": "ci",
-            "status": "completed",
-            "code": "1",
-            "container_id": "c",
-            "outputs": [{"type": "logs", "logs": "1"}],
-        },
-        {"type": "image_generation_call", "id": "ig", "status": "completed", "result": "AAAA"},
-        {"type": "mcp_list_tools", "id": "ml", "server_label": "s", "tools": [{"name": "f", "input_schema": {}}]},
-        {"type": "mcp_approval_request", "id": "mcpr", "arguments": "{}", "name": "f", "server_label": "s"},
-        {
-            "type": "mcp_call",
-            "id": "mc",
-            "arguments": "{}",
-            "name": "f",
-            "server_label": "s",
-            "output": "o",
-            "status": "completed",
-        },
-        {"type": "tool_search_call", "id": "tc", "arguments": {"q": 1}, "execution": "server", "call_id": None},
-        {"type": "tool_search_output", "id": "to", "execution": "server", "tools": []},
-        {"type": "program", "id": "pr", "call_id": "p", "code": "1", "fingerprint": "f"},
-        {"type": "program_output", "id": "po", "call_id": "p", "result": "1", "status": "completed"},
-        {"type": "item_reference", "id": "msg_0"},
-    ]
+NATIVE_ITEMS: st.SearchStrategy[Item] = st.sampled_from(
+    cast(
+        "list[Item]",
+        [
+            {
+                "type": "web_search_call",
+                "id": "ws",
+                "status": "completed",
+                "action": {"type": "search", "query": "q", "queries": ["q"]},
+            },
+            {"type": "file_search_call", "id": "fs", "status": "completed", "queries": ["q"], "results": None},
+            {
+                "type": "code_interpreter_call",
+                "id": "ci",
+                "status": "completed",
+                "code": "1",
+                "container_id": "c",
+                "outputs": [{"type": "logs", "logs": "1"}],
+            },
+            {"type": "image_generation_call", "id": "ig", "status": "completed", "result": "AAAA"},
+            {"type": "mcp_list_tools", "id": "ml", "server_label": "s", "tools": [{"name": "f", "input_schema": {}}]},
+            {"type": "mcp_approval_request", "id": "mcpr", "arguments": "{}", "name": "f", "server_label": "s"},
+            {
+                "type": "mcp_call",
+                "id": "mc",
+                "arguments": "{}",
+                "name": "f",
+                "server_label": "s",
+                "output": "o",
+                "status": "completed",
+            },
+            {"type": "tool_search_call", "id": "tc", "arguments": {"q": 1}, "execution": "server", "call_id": None},
+            {"type": "tool_search_output", "id": "to", "execution": "server", "tools": []},
+            {"type": "program", "id": "pr", "call_id": "p", "code": "1", "fingerprint": "f"},
+            {"type": "program_output", "id": "po", "call_id": "p", "result": "1", "status": "completed"},
+            {"type": "item_reference", "id": "msg_0"},
+        ],
+    )
 )
 _PAYLOADS: dict[str, Item] = {
     "computer_call": {"action": {"type": "click", "button": "left", "x": 1, "y": 2}},

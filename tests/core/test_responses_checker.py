@@ -38,36 +38,36 @@ def test_a_right_payload_has_no_faults() -> None:
     assert CHECKERS["openai-responses"] is check_responses
 
 
-@pytest.mark.parametrize(
-    ("code", "items"),
-    [
-        ("all.S1", [{"role": "user", "content": "\ud83d"}]),
-        ("responses.R1", []),
-        ("responses.R2", [{**CALL, "call_id": ""}, {**OUTPUT, "call_id": ""}]),
-        ("responses.R2", [{**CALL, "call_id": "i" * 65}, {**OUTPUT, "call_id": "i" * 65}]),
-        ("responses.R2", [CALL, OUTPUT, CALL, OUTPUT]),
-        ("responses.R3", [{**CALL, "arguments": '{"q": "hel'}, OUTPUT]),
-        ("responses.R3", [{**CALL, "arguments": {}}, OUTPUT]),
-        ("responses.R4", [OUTPUT, ASKED]),
-        ("responses.R4", [CALL, OUTPUT, OUTPUT]),
-        ("responses.R4", [CALL, {**OUTPUT, "type": "custom_tool_call_output"}]),
-        ("responses.R5", [ASKED, THOUGHT]),
-        ("responses.R5", [THOUGHT, ASKED]),
-        ("responses.R5", [CALL, THOUGHT, OUTPUT]),
-        ("responses.R7", [{"role": "user", "content": [{"type": "output_text", "text": "x", "annotations": []}]}]),
-        ("responses.R7", [{"role": "assistant", "content": [{"type": "input_text", "text": "x"}]}]),
-        ("responses.R7", [CALL, {**OUTPUT, "output": [{"type": "refusal", "refusal": "x"}]}]),
-        ("responses.R9", [ASKED, CALL]),
-        ("responses.R9", [ASKED, {"type": "shell_call", "call_id": "a", "action": {"commands": ["ls"]}}]),
-        ("responses.L6", [ASKED, ANSWER]),
-        ("responses.L6", [THOUGHT, ANSWER, ASKED, {**CALL, "id": "fc_1"}, OUTPUT]),
-        ("responses.L7", [ASKED, COMPACTION]),
-        ("responses.L7", [COMPACTION, COMPACTION]),
-        ("responses.keys", [{**ASKED, "timestamp": 5}]),
-        ("responses.keys", [{"role": "user", "content": [{"type": "input_text", "text": "x", "tags": []}]}]),
-        ("responses.keys", [THOUGHT, ANSWER, {**CALL, "metadata": {}}, OUTPUT]),
-    ],
-)
+BROKEN: list[tuple[str, list[Item]]] = [
+    ("all.S1", [{"role": "user", "content": "\ud83d"}]),
+    ("responses.R1", []),
+    ("responses.R2", [{**CALL, "call_id": ""}, {**OUTPUT, "call_id": ""}]),
+    ("responses.R2", [{**CALL, "call_id": "i" * 65}, {**OUTPUT, "call_id": "i" * 65}]),
+    ("responses.R2", [CALL, OUTPUT, CALL, OUTPUT]),
+    ("responses.R3", [{**CALL, "arguments": '{"q": "hel'}, OUTPUT]),
+    ("responses.R3", [{**CALL, "arguments": {}}, OUTPUT]),
+    ("responses.R4", [OUTPUT, ASKED]),
+    ("responses.R4", [CALL, OUTPUT, OUTPUT]),
+    ("responses.R4", [CALL, {**OUTPUT, "type": "custom_tool_call_output"}]),
+    ("responses.R5", [ASKED, THOUGHT]),
+    ("responses.R5", [THOUGHT, ASKED]),
+    ("responses.R5", [CALL, THOUGHT, OUTPUT]),
+    ("responses.R7", [{"role": "user", "content": [{"type": "output_text", "text": "x", "annotations": []}]}]),
+    ("responses.R7", [{"role": "assistant", "content": [{"type": "input_text", "text": "x"}]}]),
+    ("responses.R7", [CALL, {**OUTPUT, "output": [{"type": "refusal", "refusal": "x"}]}]),
+    ("responses.R9", [ASKED, CALL]),
+    ("responses.R9", [ASKED, {"type": "shell_call", "call_id": "a", "action": {"commands": ["ls"]}}]),
+    ("responses.L6", [ASKED, ANSWER]),
+    ("responses.L6", [THOUGHT, ANSWER, ASKED, {**CALL, "id": "fc_1"}, OUTPUT]),
+    ("responses.L7", [ASKED, COMPACTION]),
+    ("responses.L7", [COMPACTION, COMPACTION]),
+    ("responses.keys", [{**ASKED, "timestamp": 5}]),
+    ("responses.keys", [{"role": "user", "content": [{"type": "input_text", "text": "x", "tags": []}]}]),
+    ("responses.keys", [THOUGHT, ANSWER, {**CALL, "metadata": {}}, OUTPUT]),
+]
+
+
+@pytest.mark.parametrize(("code", "items"), BROKEN)
 def test_each_rule_is_broken_by_a_payload(code: str, items: list[Item]) -> None:
     assert set(found(*items)) == {code}
 
@@ -91,16 +91,16 @@ def test_a_lower_layer_is_no_error() -> None:
     assert errors(check_responses({"input": [ASKED, ANSWER, COMPACTION]})) == []
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
-        {**ASKED, "extra": 1},
-        {"role": "assistant", "content": [{"type": "output_text", "text": "x", "annotations": []}]},
-        {**THOUGHT, "id": None},
-        {**ANSWER, "content": [{"type": "output_text", "text": "x"}]},
-        {**CALL, "arguments": {}},
-        {"type": "web_search_call", "id": "ws"},
-    ],
-)
+MISSHAPEN: list[Item] = [
+    {**ASKED, "extra": 1},
+    {"role": "assistant", "content": [{"type": "output_text", "text": "x", "annotations": []}]},
+    {**THOUGHT, "id": None},
+    {**ANSWER, "content": [{"type": "output_text", "text": "x"}]},
+    {**CALL, "arguments": {}},
+    {"type": "web_search_call", "id": "ws"},
+]
+
+
+@pytest.mark.parametrize("item", MISSHAPEN)
 def test_the_types_see_what_is_of_a_wrong_shape(item: Item) -> None:
     assert type_faults({"input": [item]})

@@ -22,6 +22,7 @@ from contextbus_protocol.chat import (
     Image,
     ProviderData,
     Reasoning,
+    ResultPart,
     Text,
     ToolCall,
     ToolResult,
@@ -37,36 +38,36 @@ def ours(**data: object) -> ProviderData:
     return ProviderData(TARGET, json.dumps(data))
 
 
-_IDS = st.sampled_from(["a", "b", "call-x|fc_1", "call-x|fc_2", "", "i" * 70])
-_REASONING_IDS = st.sampled_from(["rs_1", "rs_2", None])
-_SIGNED = st.builds(
-    lambda item_id, model, sealed, provider: Reasoning(
-        text="hm",
-        redacted=sealed,
-        provider_data=ProviderData(provider, json.dumps({"id": item_id, "summary": []} if item_id else {}), model),
-    ),
-    _REASONING_IDS,
-    st.sampled_from([None, "gpt-5.4", "gpt-5.4-2026-03-05", "gpt-4o"]),
-    st.sampled_from([None, "z"]),
-    st.sampled_from([TARGET, TARGET, TARGET, "anthropic"]),
-)
-_TEXTS = st.builds(
-    lambda text, item_id, after, more: Text(
-        text=text,
-        provider_data=ours(
-            message={"id": item_id, "status": "completed", "phase": "commentary"} if item_id else {},
-            **({"after": after} if after else {}),
-            **more,
-        ),
-    ),
-    st.sampled_from(["so", "", " ", "half \ud83d"]),
-    st.sampled_from(["msg_1", "msg_2", None]),
-    _REASONING_IDS,
-    st.sampled_from(cast("list[Body]", [{}, {"refusal": "part"}, {"annotations": "no list"}])),
-)
-_KINDS = st.sampled_from(
-    ["function_call", "custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call", "new"]
-)
+def _members(**members: object) -> Body:
+    """Those that are given."""
+    return {name: value for name, value in members.items() if value}
+
+
+def _reasoning(item_id: str | None, model: str | None, sealed: str | None, provider: str) -> Reasoning:
+    data = json.dumps({"id": item_id, "summary": list[str]()} if item_id else {})
+    return Reasoning(text="hm", redacted=sealed, provider_data=ProviderData(provider, data, model))
+
+
+def _text(text: str, item_id: str | None, after: str | None, more: Body) -> Text:
+    message = {"id": item_id, "status": "completed", "phase": "commentary"} if item_id else {}
+    return Text(text=text, provider_data=ours(message=message, **_members(after=after), **more))
+
+
+def _call(call_id: str, kind: str, item_id: str | None, after: str | None, number: int) -> ToolCall:
+    arguments = '{"q": "hello wor' if number == 0 else _ARGUMENTS.get(kind, "{}")
+    named = "" if kind == "function_call" else kind
+    data = ours(**_members(type=named, id=item_id, after=after))
+    return ToolCall(id=call_id, name="f", arguments=arguments, provider_data=data)
+
+
+def _result(call_id: str, content: tuple[ResultPart, ...], error: bool) -> ToolResult:
+    return ToolResult(id=call_id, content=content, error=error)
+
+
+def _item(item: Body, after: str | None) -> Unknown:
+    return Unknown(data=json.dumps(item), provider_data=ours(**_members(after=after)))
+
+
 _ARGUMENTS: dict[str, str] = {
     "custom_tool_call": '{"input":"raw"}',
     "computer_call": '{"action":{"type":"wait"}}',
@@ -74,42 +75,37 @@ _ARGUMENTS: dict[str, str] = {
     "shell_call": '{"commands":["ls"]}',
     "apply_patch_call": '{"type":"delete_file","path":"a"}',
 }
-_CALLS = st.builds(
-    lambda call_id, kind, item_id, after, broken: ToolCall(
-        id=call_id,
-        name="f",
-        arguments='{"q": "hello wor' if broken else _ARGUMENTS.get(kind, "{}"),
-        provider_data=ours(
-            **({} if kind == "function_call" else {"type": kind}),
-            **({"id": item_id} if item_id else {}),
-            **({"after": after} if after else {}),
-        ),
-    ),
-    _IDS,
-    _KINDS,
-    st.sampled_from(["fc_1", None]),
+_CONTENTS: list[tuple[ResultPart, ...]] = [
+    (),
+    (Text(text="42"),),
+    (Text(text="a"), Text(text="")),
+    (Image(data="AAAA"), Text(text="b")),
+    (Document(data="AAAA"), Unknown(data='{"type":"x"}')),
+    (Image(file_id="file-1", provider_data=ProviderData("anthropic", "{}")),),
+    (Text(text='{"stdout":"","stderr":"","outcome":{"type":"timeout"}}'),),
+]
+_MORE: list[Body] = [{}, {"refusal": "part"}, {"annotations": "no list"}]
+_COMPACTION: Body = {"type": "compaction", "encrypted_content": "z"}
+_IDS = st.sampled_from(["a", "b", "call-x|fc_1", "call-x|fc_2", "", "i" * 70])
+_REASONING_IDS = st.sampled_from(["rs_1", "rs_2", None])
+_SIGNED = st.builds(
+    _reasoning,
     _REASONING_IDS,
-    st.integers(0, 5).map(lambda number: number == 0),
+    st.sampled_from([None, "gpt-5.4", "gpt-5.4-2026-03-05", "gpt-4o"]),
+    st.sampled_from([None, "z"]),
+    st.sampled_from([TARGET, TARGET, TARGET, "anthropic"]),
 )
-_CONTENT = st.sampled_from(
-    [
-        (),
-        (Text(text="42"),),
-        (Text(text="a"), Text(text="")),
-        (Image(data="AAAA"), Text(text="b")),
-        (Document(data="AAAA"), Unknown(data='{"type":"x"}')),
-        (Image(file_id="file-1", provider_data=ProviderData("anthropic", "{}")),),
-        (Text(text='{"stdout":"","stderr":"","outcome":{"type":"timeout"}}'),),
-    ]
-)
-_RESULTS = st.builds(
-    lambda call_id, content, error: ToolResult(id=call_id, content=content, error=error), _IDS, _CONTENT, st.booleans()
-)
-_ITEMS = st.builds(
-    lambda item, after: Unknown(data=json.dumps(item), provider_data=ours(**({"after": after} if after else {}))),
-    NATIVE_ITEMS | st.just(cast("Body", {"type": "compaction", "encrypted_content": "z"})),
+_TEXTS = st.builds(
+    _text,
+    st.sampled_from(["so", "", " ", "half \ud83d"]),
+    st.sampled_from(["msg_1", "msg_2", None]),
     _REASONING_IDS,
+    st.sampled_from(_MORE),
 )
+_KINDS = st.sampled_from(["function_call", *_ARGUMENTS, "new"])
+_CALLS = st.builds(_call, _IDS, _KINDS, st.sampled_from(["fc_1", None]), _REASONING_IDS, st.integers(0, 5))
+_RESULTS = st.builds(_result, _IDS, st.sampled_from(_CONTENTS), st.booleans())
+_ITEMS = st.builds(_item, NATIVE_ITEMS | st.just(_COMPACTION), _REASONING_IDS)
 _APPROVAL = st.just(
     Unknown(
         data='{"type":"mcp_approval_response","approval_request_id":"r","approve":true}', provider_data=ours(item=True)
@@ -124,9 +120,15 @@ def said(role: Any, parts: list[AnyPart]) -> ChatMessage:
 _ASSISTANT = st.builds(said, st.just("assistant"), st.lists(st.one_of(_SIGNED, _TEXTS, _CALLS, _ITEMS), max_size=6))
 _ANSWERS = st.builds(said, st.sampled_from(["tool", "user"]), st.lists(_RESULTS | _APPROVAL, max_size=3))
 _IMPORTED = requests().map(lambda body: from_responses(body).messages)
-HISTORIES = st.lists(
-    st.one_of(WILD_MESSAGES.map(lambda message: (message,)), st.tuples(_ASSISTANT, _ANSWERS), _IMPORTED), max_size=8
-).map(lambda groups: [message for group in groups for message in group])
+_ALONE = WILD_MESSAGES.map(lambda message: (message,))
+_GROUPS: st.SearchStrategy[tuple[ChatMessage, ...]] = st.one_of(_ALONE, st.tuples(_ASSISTANT, _ANSWERS), _IMPORTED)
+
+
+def _joined(groups: list[tuple[ChatMessage, ...]]) -> list[ChatMessage]:
+    return [message for group in groups for message in group]
+
+
+HISTORIES = st.lists(_GROUPS, max_size=8).map(_joined)
 MODELS = st.sampled_from([None, "gpt-5.4"])
 
 

@@ -18,6 +18,7 @@ from contextbus.core.targets.responses_parts import (
     data_of,
     document_piece,
     image_piece,
+    list_of,
     screenshot,
     status_of,
     text_piece,
@@ -89,8 +90,7 @@ def write_call(call: ToolCall, wire_id: str, arguments: str) -> bytes:
         if payload and (not form.needs_id or isinstance(data.get("id"), str)):
             more = written(data, form.members)
             if kind == "computer_call":
-                checks = data.get("pending_safety_checks")
-                more += b',"pending_safety_checks":' + json_text.encode(checks if isinstance(checks, list) else [])
+                more += b',"pending_safety_checks":' + list_of(data.get("pending_safety_checks"))
             if form.status:
                 more += b',"status":' + quote(status_of(data))
             return b'{"type":"%b","call_id":%b%b%b}' % (kind.encode(), quote(wire_id), payload, more)
@@ -102,14 +102,14 @@ def write_call(call: ToolCall, wire_id: str, arguments: str) -> bytes:
 def write_result(result: ToolResult, call: Call) -> tuple[bytes, Codes]:
     """The output of a call, of the kind that the call wants (responses.R4)."""
     match = _TYPE.match(call.json)
-    kind = _FUNCTION if match is None else match[1].decode()
+    kind = _FUNCTION if match is None else match.group(1).decode()
     return _OUTPUTS.get(kind, _of_function)(result, call)
 
 
 def _payload(form: Form, arguments: str) -> bytes:
     """The members that hold the arguments, comma in front; empty where they are not there."""
     value = json_text.read_object(arguments)
-    if len(form.payload) > 1:
+    if form.payload[1:]:
         return written(value, form.payload)
     return b',"%b":%b' % (form.payload[0].encode(), arguments.encode()) if value else b""
 

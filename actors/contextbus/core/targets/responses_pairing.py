@@ -60,7 +60,7 @@ class _Pairing:
 
     def drop_waiting(self) -> None:
         """Drop reasoning whose item did not come (responses.R5)."""
-        self.codes += ["thinking"] * len(self._waiting)
+        self.codes.extend("thinking" for _ in self._waiting)
         self._waiting = []
 
     def _add_reasoning(self, part: Reasoning) -> None:

@@ -40,6 +40,11 @@ def written(data: dict[str, object], allowed: tuple[str, ...]) -> bytes:
     return b"".join(found)
 
 
+def list_of(value: object) -> bytes:
+    """A list as JSON, empty for anything else."""
+    return json_text.encode(json_text.as_list(value) or ())
+
+
 def status_of(data: dict[str, object]) -> str:
     """The status of an item, ``completed`` where none is given."""
     status = data.get("status")
@@ -75,9 +80,7 @@ def text_piece(part: Text, layer: Layer) -> tuple[Piece | None, RepairCode | Non
     kind = MESSAGE + (head + written(message, ("phase",))).decode()
     if data.get("refusal") is not None:
         return Piece(b'{"type":"refusal","refusal":%b}' % quote(part.text), kind), None
-    notes = data.get("annotations")
-    annotations = json_text.encode(notes if isinstance(notes, list) else [])
-    fields = (quote(part.text), annotations, written(data, ("logprobs",)))
+    fields = (quote(part.text), list_of(data.get("annotations")), written(data, ("logprobs",)))
     return Piece(b'{"type":"output_text","text":%b,"annotations":%b%b}' % fields, kind), None
 
 
@@ -97,11 +100,10 @@ def reasoning_piece(part: Reasoning, layer: Layer) -> tuple[Piece | None, Repair
     if layer != "assistant" or item_id is None:
         return None, "thinking"
     data = data_of(part)
-    summary = data.get("summary")
     sealed = b',"encrypted_content":' + quote(part.redacted) if part.redacted is not None else b""
     fields = (
         quote(item_id),
-        json_text.encode(summary if isinstance(summary, list) else []),
+        list_of(data.get("summary")),
         written(data, ("content",)),
         sealed,
         written(data, ("status",)),
