@@ -213,7 +213,7 @@ class Run(RunSteps):
         added = read_given(report.messages) if succeeded else ()
         fields = read_report(report)
         rendered = None if step is None else step.rendered.payload
-        evidence = read_evidence(report, added, self._model_of(number), rendered, self._history.breakpoints)
+        evidence = read_evidence(report, added, self._model_of(number), rendered)
         asks, self._reported = ("report", number), number
         command = self._commands.id_of(asks, command)
 
