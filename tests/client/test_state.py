@@ -121,8 +121,7 @@ class Task(pydantic.BaseModel):
     key: str = pydantic.Field(default="k", validation_alias="keyIn", serialization_alias="keyOut")
     hidden: str = pydantic.Field(default="h", exclude=True)
 
-    @pydantic.computed_field  # type: ignore[prop-decorator]  # mypy does not know decorated properties
-    @property
+    @pydantic.computed_field
     def size(self) -> int:
         return len(self.active_file)
 
@@ -209,10 +208,8 @@ def test_a_dict_has_the_order_of_its_schema_then_of_code_points() -> None:
     assert list(read) == ["todo", "file", "free"]
     assert list(read["free"]) == ["Z", "a", "é"]  # type: ignore[call-overload]  # a dict
     assert list(read["todo"][0]) == ["title", "done", "B", "x"]  # type: ignore[index]  # a list
-    combined: dict[str, Any] = {
-        "allOf": [{"properties": {"z": {}}}, {"anyOf": [{"properties": {"y": {}}}]}],
-        "properties": {"b": {}},
-    }
+    inner: list[Any] = [{"properties": {"z": {}}}, {"anyOf": [{"properties": {"y": {}}}]}]
+    combined: dict[str, Any] = {"allOf": inner, "properties": {"b": {}}}
     assert order_of({"a": 1, "b": 1, "y": 1, "z": 1}, combined) == ["b", "z", "y", "a"]
 
 

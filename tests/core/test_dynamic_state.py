@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -54,15 +53,17 @@ def allowed(text: str) -> str:
     return "".join("\ufffd" if (ord(c) < 0x20 and c not in "\t\n\r") or c in "\ufffe\uffff" else c for c in text)
 
 
-def expected(name: str, value: object) -> Parsed | None:
+def expected(name: str, value: Any) -> Parsed | None:
     """What the rules say of a value, by another way than lines."""
     if value is None or value == []:
         return None
-    if isinstance(value, Mapping):
-        children = [expected(element_name(key), child) for key, child in value.items()]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        children = [expected(element_name(key), child) for key, child in members.items()]
         return name, [child for child in children if child is not None] or ""
     if isinstance(value, list):
-        kept = [child for child in (expected("item", child) for child in value) if child is not None]
+        items = cast("list[Any]", value)
+        kept = [child for child in (expected("item", child) for child in items) if child is not None]
         return (name, kept) if kept else None
     if isinstance(value, bool):
         return name, "true" if value else "false"
