@@ -21,7 +21,7 @@ from contextbus.core.dynamic_state import (
     state_message,
     state_system_message,
 )
-from contextbus.core.json_text import MAX_DEPTH
+from contextbus.core.json_text import MAX_DEPTH, as_list
 from contextbus_protocol.chat import system, user
 from contextbus_protocol.errors import InvalidTypeError, LimitError, RangeError
 
@@ -61,8 +61,7 @@ def expected(name: str, value: Any) -> Parsed | None:
         members = cast("dict[str, Any]", value)
         children = [expected(element_name(key), child) for key, child in members.items()]
         return name, [child for child in children if child is not None] or ""
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
+    if (items := as_list(value)) is not None:
         kept = [child for child in (expected("item", child) for child in items) if child is not None]
         return (name, kept) if kept else None
     if isinstance(value, bool):
