@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tests.core.gemini_checker import check_gemini
+from tests.core.responses_checker import check_responses
+
 Found = list[tuple[str, str]]
 Block = Mapping[str, Any]
 
@@ -197,7 +200,12 @@ def _surrogates(body: Mapping[str, Any]) -> Found:
     return [("all.S1", "body")] if any("\ud800" <= char <= "\udfff" for char in text) else []
 
 
-CHECKERS = {"anthropic": check_anthropic, "openai": check_openai}
+CHECKERS = {
+    "anthropic": check_anthropic,
+    "gemini": check_gemini,
+    "openai": check_openai,
+    "openai-responses": check_responses,
+}
 
 
 def errors(found: Found) -> Found:

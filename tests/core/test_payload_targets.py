@@ -144,7 +144,7 @@ def test_tools_that_only_the_history_knows_are_defined_for_anthropic() -> None:
 
 @pytest.mark.rule("P.A.7", "P.E.10")
 def test_an_unknown_target_lists_those_there_are() -> None:
-    with pytest.raises(TypeError, match="anthropic, openai"):
+    with pytest.raises(TypeError, match="anthropic, gemini, openai"):
         render([user("q")], "mistral")
     with pytest.raises(InvalidTypeError):
         render([user("q")], None)

@@ -176,7 +176,7 @@ def assemble(request: Request) -> Payload:
         target=target.name,
         list_name=target.list_name,
         fields=tuple((key, Written(json, marks.get(key, ()))) for key, json in fields.items()),
-        lead=() if "system" in fields else texts,
+        lead=target.lead(texts),
         settled=finished.settled,
         last=(*last, Written(target.prefill(prefill))) if prefilled else last,
         rendering=finished,

@@ -7,7 +7,7 @@ again.  A call that is unanswered when the assistant speaks again is closed with
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from contextbus_protocol.chat import (
     ApprovalResponse,
     Cache,
     ChatMessage,
+    Part,
     Reasoning,
     Text,
     ToolCall,
@@ -84,6 +85,7 @@ class _Draft:
         self._base = base
         self._target = base.target
         self._takes_breakpoints = wire.takes_breakpoints(base.target)
+        self._fitting = base.target if isinstance(base.target, wire.Fitting) else None
         self._count = base.count
         self._system = base.system
         self._settled = base.settled
@@ -171,8 +173,8 @@ class _Draft:
             elif isinstance(part, ToolCall):
                 self._note("misplaced", part.id)
             elif found := self._piece(part, "user"):
-                if found[0].kind == wire.RESTART:
-                    self._restart(bool(pieces))
+                if found[0].kind == wire.COMPACTION:
+                    self._forget(pieces)
                     pieces, before = [], self._group
                 pieces += found
                 carrier = -1
@@ -202,9 +204,16 @@ class _Draft:
         """Note that a message of the user joins another one of the user's, where the target wants one."""
         if self._group.others is before.others and self._group.calls is before.calls:
             return
-        if self._target.merges and before.user:
+        if self._target.merges and (before.user or self._is_beside_results(before)):
             self._note("merged")
         self._group = replace(self._group, user=True)
+
+    def _is_beside_results(self, before: Group) -> bool:
+        """Whether the newest turn puts text beside results where that is against a rule (P.E.23)."""
+        group = self._group
+        if not self._target.results_alone or not group.calls or group.others is before.others:
+            return False
+        return any(piece.kind == "text" for piece in group.others[-1].pieces)
 
     def _append_assistant(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
@@ -212,6 +221,7 @@ class _Draft:
         after: list[ToolResult | ApprovalRequest | ApprovalResponse] = []
         called, spoken = self._run_so_far()
         carrier: int | None = None  # the piece that can carry the message's breakpoint, -1 for its last call
+        message = self._fit(message)
         for part in message.content:
             if isinstance(part, ToolCall):
                 calls.append((len(pieces), part))
@@ -221,24 +231,21 @@ class _Draft:
                 after.append(part)
             else:
                 for piece in self._piece(part, "assistant"):
-                    if piece.kind == wire.RESTART:
-                        self._restart(bool(pieces or calls))
-                        self._add_other(Turn("user", (piece,)))
+                    if piece.kind == wire.COMPACTION:
+                        self._forget(pieces or calls)
                         pieces, calls, called, spoken, carrier = [], [], False, False, None
-                        continue
+                        if self._target.opening() is not None:  # the first message is the user's
+                            self._add_other(Turn("user", (piece,)))
+                            continue
                     if piece.kind == "thinking" and spoken:
                         self._note("thinking")
                         continue
-                    if called and self._target.merges:
+                    if called and self._target.calls_last:
                         self._note("misplaced")
                     spoken = spoken or piece.kind == "text"
                     carrier = carrier if piece.kind == "thinking" else len(pieces)
                     pieces.append(piece)
-        if asked := self._takes(message.cache, placed=carrier is not None):
-            if carrier == -1:
-                calls[-1] = (calls[-1][0], replace(calls[-1][1], cache=longer(calls[-1][1].cache, asked)))
-            elif carrier is not None:
-                pieces[carrier] = replace(pieces[carrier], cache=longer(pieces[carrier].cache, asked))
+        self._mark(message.cache, carrier, pieces, calls)
         if pieces or calls:
             self._speak(Turn("assistant", tuple(pieces), self._target.members(message)), calls)
         elif not after:
@@ -251,6 +258,30 @@ class _Draft:
             late = self._answer(part, separated=False)
             if isinstance(late, Piece):
                 self._add_other(Turn("user", (late,)))
+
+    def _mark(self, asked: Cache, carrier: int | None, pieces: list[Piece], calls: list[tuple[int, ToolCall]]) -> None:
+        """Put a message's breakpoint behind the part that can carry it: a piece, or at -1 the last call."""
+        cache = self._takes(asked, placed=carrier is not None)
+        if not cache or carrier is None:
+            return
+        if carrier == -1:
+            calls[-1] = (calls[-1][0], replace(calls[-1][1], cache=longer(calls[-1][1].cache, cache)))
+        else:
+            pieces[carrier] = replace(pieces[carrier], cache=longer(pieces[carrier].cache, cache))
+
+    def _fit(self, message: ChatMessage) -> ChatMessage:
+        if self._fitting is None:
+            return message
+        fitted, codes = self._fitting.fit(message)
+        for code in codes:
+            self._note(code)
+        return fitted
+
+    def _forget(self, before: Sequence[object]) -> None:
+        """Leave out what stands before a compaction but the system layer (anthropic.A17, responses.L7)."""
+        if before or not self._empty():
+            self._note("compacted")
+        self._settled, self._group, self._approvals = Settled(), Group(), ()
 
     def _run_so_far(self) -> tuple[bool, bool]:
         """Whether the assistant's run that is open has calls, and whether thinking would come too late in it."""
@@ -283,6 +314,8 @@ class _Draft:
             self._note(code, call.id)
         if call.name not in self._tools:
             self._tools = (*self._tools, call.name)
+        if _loses_signature(call, self._target):
+            self._note("thinking", call.id)
         arguments = json_text.sound_object(call.arguments)
         error = wire.NO_RESULT
         if arguments is None:
@@ -314,7 +347,8 @@ class _Draft:
                     self._note(code, result.id)
                 if separated or group.others or (not self._target.merges and call.turn + 1 < len(group.turns)):
                     self._note("moved-result", result.id)
-                self._set_call(place, replace(call, result=json, result_cache=self._takes(asked)))
+                order = sum(other.result is not None for other in group.calls)
+                self._set_call(place, replace(call, result=json, result_cache=self._takes(asked), order=order))
                 self._group = replace(self._group, answered=True)
                 return place
         owed = self._dead.get(result.id)
@@ -359,6 +393,8 @@ class _Draft:
             self._note("thinking")
             return ()
         piece, code = self._target.part(part, layer)
+        if piece is not None and code is None and _loses_signature(part, self._target):
+            code = "thinking"
         asked = self._takes(part.cache, placed=piece is not None and piece.kind != "thinking")
         if piece is not None and asked:
             piece = replace(piece, cache=asked)
@@ -373,12 +409,6 @@ class _Draft:
             return False
         return asked
 
-    def _restart(self, dropped: bool) -> None:
-        """Leave out every message so far: a block comes that stands for them (anthropic.A17)."""
-        if dropped or not self._empty():
-            self._note("misplaced")
-        self._settled, self._group, self._approvals = Settled(), Group(), ()
-
     def _close_calls(self) -> None:
         group = self._group
         if not group.pending:
@@ -388,7 +418,8 @@ class _Draft:
             if call.result is None:
                 self._note("missing-result", call.id)
                 self._dead = self._dead.set(call.id, self._dead.get(call.id) + 1)
-                calls.append(replace(call, result=self._target.error_result(call.error, call)))
+                result = self._target.error_result(call.error, call)
+                calls.append(replace(call, result=result, order=len(group.calls)))
             else:
                 calls.append(call)
         self._group = replace(group, calls=tuple(calls), answered=True)
@@ -398,3 +429,10 @@ class _Draft:
         self._settled = self._settled.extend(self._target.lay_out(self._group))
         self._group = Group()
         self._approvals = ()
+
+
+def _loses_signature(part: Part, target: Target) -> bool:
+    """Whether a part came with a signature of Gemini's that only its issuer takes (P.E.5)."""
+    data = part.provider_data
+    signed = data is not None and data.provider == "gemini" and '"thoughtSignature"' in data.data
+    return signed and wire.is_issued_elsewhere(part, target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -20,9 +20,8 @@ DENIED: Final = "denied"
 OPENING: Final = "The conversation continues."
 CONTINUE: Final = "Continue."
 LEFT_OUT: Final = "[{kind} left out: this model's API does not take it here]"
-
-RESTART: Final = "restart"
-"""The kind of a piece that stands for every message before it, so that they are left out (anthropic.A17)."""
+COMPACTION: Final = "compaction"
+"""Kind of a piece that stands for everything before it but the system layer (anthropic.A17, responses.L7)."""
 
 _WITH_BREAKPOINTS: Final = ("anthropic",)
 _BREAKPOINTS: Final = ("cache_control", "_cache_breakpoint")
@@ -49,6 +48,7 @@ RepairCode = Literal[
     "unknown-part",
     "misplaced",
     "missing-tools",
+    "compacted",
 ]
 
 Layer = Literal["system", "user", "assistant", "result"]
@@ -100,7 +100,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     """A call of the open group.
 
     ``turn`` is the assistant message that made it, ``place`` the number of pieces of that message before it, ``name``
-    the tool's as it was called, ``error`` what is missing says.
+    the tool's as it was called, ``error`` what is missing says, ``order`` the place of its result among the group's.
     """
 
     id: str
@@ -113,6 +113,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     result: bytes | None = None
     cache: Cache = False
     result_cache: Cache = False
+    order: int = 0
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
@@ -169,6 +170,16 @@ class Target(Protocol):
         ...
 
     @property
+    def calls_last(self) -> bool:
+        """Whether an assistant's calls end its message, and nothing may follow them (anthropic.L3)."""
+        ...
+
+    @property
+    def results_alone(self) -> bool:
+        """Whether anything beside results is found fault with, though it has to stand there (gemini.L8)."""
+        ...
+
+    @property
     def needs_tools(self) -> bool:
         """Whether a request with tool blocks must define tools."""
         ...
@@ -217,6 +228,10 @@ class Target(Protocol):
         """The members of the body before ``messages``."""
         ...
 
+    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """What of the system layer begins the list of messages; the rest is in a field of its own."""
+        ...
+
     def system(self, message: ChatMessage) -> bytes | None:
         """A message of the system layer; None where it is empty."""
         ...
@@ -234,6 +249,15 @@ class Target(Protocol):
 
     def prefill(self, text: str) -> bytes:
         """A prefill as the last message of a request, where the model takes one (P.C.4)."""
+        ...
+
+
+@runtime_checkable
+class Fitting(Protocol):
+    """A target that looks at a whole message of the assistant before its parts are written."""
+
+    def fit(self, message: ChatMessage) -> tuple[ChatMessage, tuple[RepairCode, ...]]:
+        """The message as this target takes it, and what was repaired in it; its calls and results stay."""
         ...
 
 

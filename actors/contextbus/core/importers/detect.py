@@ -7,6 +7,7 @@ from typing import Final, cast
 
 from contextbus.core.importers.ai_sdk import from_ai_sdk
 from contextbus.core.importers.anthropic import from_anthropic
+from contextbus.core.importers.gemini import from_gemini
 from contextbus.core.importers.openai import from_openai
 from contextbus.core.importers.reading import Conversation, Object, Provider, load
 from contextbus_protocol.errors import InvalidTypeError
@@ -26,12 +27,30 @@ _OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
 _READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
     "openai": from_openai,
     "anthropic": from_anthropic,
+    "gemini": from_gemini,
     "ai-sdk": from_ai_sdk,
 }
+_GEMINI_KEYS: Final = ("contents", "systemInstruction", "system_instruction", "candidates")
+_RESPONSES_KEYS: Final = ("input", "previous_response_id")
+_RESPONSES_ITEMS: Final = (
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "item_reference",
+    "compaction",
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+)
+_RESPONSES_PARTS: Final = ("input_text", "input_image", "input_file", "output_text")
+_LISTS: Final = ("messages", "contents", "candidates", "input", "output")
 
 
 def detect(data: object) -> Provider:
     """Which provider's form a file holds: an object with messages, a bare list, or a conversation a line.
+
+    Gemini is told by its contents and their parts, OpenAI's Responses by its items and their types.
 
     What several write alike counts as OpenAI's.
 
@@ -47,11 +66,22 @@ def read_conversations(data: object, provider: Provider | None = None) -> tuple[
     Raises:
         InvalidTypeError: something cannot be read; the message names the line, or the message's index and field.
     """
-    return tuple(_READERS[provider or _detect(value)](value) for value in _split(data))
+    return tuple(_reader(provider or _detect(value))(value) for value in _split(data))
+
+
+def _reader(provider: Provider) -> Callable[[object], Conversation]:
+    reader = _READERS.get(provider)
+    if reader is None:
+        raise InvalidTypeError(f"no importer for the form of {provider}")
+    return reader
 
 
 def _detect(value: object) -> Provider:
     top = cast("Object", value) if isinstance(value, dict) else {"messages": value}
+    if _is_gemini(top):
+        return "gemini"
+    if _is_responses(top):
+        return "openai-responses"
     messages = top.get("messages", [top] if "role" in top or "choices" in top else None)
     listed = cast("list[object]", messages) if isinstance(messages, list | tuple) else None
     told = told_by(listed or ())
@@ -60,6 +90,44 @@ def _detect(value: object) -> Provider:
     if listed is None:
         raise InvalidTypeError("no conversation: expected a list of messages, or an object with a list 'messages'")
     return told or "openai"
+
+
+def _is_gemini(top: Object) -> bool:
+    """Whether a request, a response, a content or a list of contents has Gemini's form."""
+    if "messages" not in top and any(top.get(key) is not None for key in _GEMINI_KEYS):
+        return True
+    return any(_is_content(item) for item in _objects(top.get("messages", [top])))
+
+
+def _is_content(item: Object) -> bool:
+    """Whether only Gemini writes a message like this: its parts have no type, and the assistant is the model."""
+    if not isinstance(item.get("parts"), list | tuple) or "content" in item:
+        return False
+    return item.get("role") == "model" or not any("type" in part for part in _objects(item["parts"]))
+
+
+def _is_responses(top: Object) -> bool:
+    """Whether a request, a response, an item or a list of items has the form of OpenAI's Responses."""
+    if "messages" not in top and (top.get("object") == "response" or any(key in top for key in _RESPONSES_KEYS)):
+        return True
+    items = top.get("messages", top.get("output"))
+    return any(_is_item(item) for item in (_objects(items) if items is not None else [top]))
+
+
+def _is_item(item: Object) -> bool:
+    """Whether only Responses has an item like this."""
+    kind = item.get("type")
+    if kind in _RESPONSES_ITEMS or (kind == "reasoning" and isinstance(item.get("summary"), list)):
+        return True
+    content = item.get("content")  # a list of blocks in a message of Anthropic's, which has the type as well
+    if kind == "message" and "role" in item and isinstance(content, str):
+        return True
+    return any(part.get("type") in _RESPONSES_PARTS for part in _objects(content))
+
+
+def _objects(values: object) -> list[Object]:
+    listed = cast("list[object]", values) if isinstance(values, list | tuple) else []
+    return [cast("Object", item) for item in listed if isinstance(item, dict)]
 
 
 def told_by(messages: Sequence[object]) -> Provider | None:
@@ -136,9 +204,16 @@ def _split(data: object) -> list[object]:
         values = _lines(data)
     if all(isinstance(item, dict) and "role" in item and "messages" not in item for item in values):
         return [values]
-    if all(isinstance(item, list) or (isinstance(item, dict) and "messages" in item) for item in values):
+    if all(isinstance(item, list) or _holds_messages(item) for item in values):
         return values
     return [values]
+
+
+def _holds_messages(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    top = cast("Object", value)
+    return "messages" in top or any(isinstance(top.get(key), list) for key in _LISTS)
 
 
 def _lines(text: str) -> list[object]:

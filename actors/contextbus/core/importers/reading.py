@@ -15,7 +15,7 @@ from contextbus_protocol.chat import AnyPart, ChatMessage, Document, Image, Prov
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
 
-Provider = Literal["openai", "openai-responses", "anthropic", "ai-sdk"]
+Provider = Literal["openai", "openai-responses", "anthropic", "gemini", "ai-sdk"]
 Object = dict[str, object]
 
 CACHE_KEY: Final = breakpoints.CACHE_KEY

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from typing import Final
 
 from contextbus.core.targets.anthropic import AnthropicTarget
+from contextbus.core.targets.gemini import GeminiTarget
 from contextbus.core.targets.openai import OpenAITarget
+from contextbus.core.targets.responses import ResponsesTarget
 from contextbus.core.wire import Target
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import Model
 
 TARGETS: Final[dict[str, Callable[[str | None], Target]]] = {
     "anthropic": AnthropicTarget,
+    "gemini": GeminiTarget,
     "openai": OpenAITarget,
+    "openai-responses": ResponsesTarget,
 }
 _PROVIDERS: Final = {"google": "gemini"}
 """Providers whose target has another name than they."""

@@ -49,6 +49,8 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
     provider: Literal["anthropic"] = PROVIDER
     list_name: Literal["messages"] = "messages"
     merges: Literal[True] = True
+    calls_last: Literal[True] = True
+    results_alone: Literal[False] = False
     needs_tools: Literal[True] = True
 
     @property
@@ -144,6 +146,11 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         if tools is not None:
             found["tools"] = tools
         return found
+
+    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Nothing: system messages are a field."""
+        del system
+        return ()
 
     def system(self, message: ChatMessage) -> bytes | None:
         """Text blocks of the top-level system prompt."""

@@ -44,6 +44,8 @@ class OpenAITarget(msgspec.Struct, frozen=True):
     list_name: Literal["messages"] = "messages"
     takes_prefill: Literal[False] = False
     merges: Literal[False] = False
+    calls_last: Literal[False] = False
+    results_alone: Literal[False] = False
     needs_tools: Literal[False] = False
 
     def takes_id(self, call_id: str) -> bool:
@@ -123,6 +125,10 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         """``tools``, where there are any; system messages are messages."""
         del system
         return {} if tools is None else {"tools": tools}
+
+    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """All of it: system messages are messages."""
+        return system
 
     def system(self, message: ChatMessage) -> bytes | None:
         """A message of its own."""
