@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -22,7 +21,7 @@ from contextbus.core.dynamic_state import (
     state_message,
     state_system_message,
 )
-from contextbus.core.json_text import MAX_DEPTH
+from contextbus.core.json_text import MAX_DEPTH, as_list
 from contextbus_protocol.chat import system, user
 from contextbus_protocol.errors import InvalidTypeError, LimitError, RangeError
 
@@ -54,15 +53,16 @@ def allowed(text: str) -> str:
     return "".join("\ufffd" if (ord(c) < 0x20 and c not in "\t\n\r") or c in "\ufffe\uffff" else c for c in text)
 
 
-def expected(name: str, value: object) -> Parsed | None:
+def expected(name: str, value: Any) -> Parsed | None:
     """What the rules say of a value, by another way than lines."""
     if value is None or value == []:
         return None
-    if isinstance(value, Mapping):
-        children = [expected(element_name(key), child) for key, child in value.items()]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        children = [expected(element_name(key), child) for key, child in members.items()]
         return name, [child for child in children if child is not None] or ""
-    if isinstance(value, list):
-        kept = [child for child in (expected("item", child) for child in value) if child is not None]
+    if (items := as_list(value)) is not None:
+        kept = [child for child in (expected("item", child) for child in items) if child is not None]
         return (name, kept) if kept else None
     if isinstance(value, bool):
         return name, "true" if value else "false"

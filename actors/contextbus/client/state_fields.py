@@ -151,6 +151,8 @@ class StateReader:
         if self._elements > MOST_ELEMENTS:
             raise LimitError(f"{path}: a state has at most {MOST_ELEMENTS} elements", ErrorData(field=path))
         like = value if like is None else like
+        if isinstance(like, float):  # pydantic writes what is not finite as None
+            _number(like, path)
         if value is None or value is msgspec.UNSET or isinstance(value, bool):
             return None if value is msgspec.UNSET else value
         if isinstance(value, enum.Enum):

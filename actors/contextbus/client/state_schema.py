@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match  # pyright: ignore[reportUnknownVariableType]  # half typed
 from jsonschema.validators import validator_for
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012, UnknownDialect
+from referencing.jsonschema import DRAFT202012, UnknownDialect, specification_with
 
 from contextbus.client.state_fields import StateReader, declared_names, refused
 from contextbus.core import json_text
@@ -48,7 +48,8 @@ class StateSchema:
     def __init__(self, schema: Mapping[str, object]) -> None:
         try:
             plain = json_text.read_object(json_text.encode(dict(schema)).decode())
-            resource = referencing.Resource[Any].from_contents(plain, default_specification=DRAFT202012)
+            draft = specification_with(str(plain["$schema"])) if "$schema" in plain else DRAFT202012
+            resource = draft.create_resource(plain)
         except UnknownDialect:
             raise refused("schema", "its $schema names no draft that is known") from None
         except (TypeError, ValueError, RecursionError):
