@@ -223,8 +223,9 @@ class _Draft:
                 for piece in self._piece(part, "assistant"):
                     if piece.kind == wire.RESTART:
                         self._restart(bool(pieces or calls))
+                        self._note("first-user")
                         self._add_other(Turn("user", (piece,)))
-                        pieces, calls, called, spoken, carrier = [], [], False, False, None
+                        pieces, calls, after, called, spoken, carrier = [], [], [], False, False, None
                         continue
                     if piece.kind == "thinking" and spoken:
                         self._note("thinking")
@@ -241,7 +242,7 @@ class _Draft:
                 pieces[carrier] = replace(pieces[carrier], cache=longer(pieces[carrier].cache, asked))
         if pieces or calls:
             self._speak(Turn("assistant", tuple(pieces), self._target.members(message)), calls)
-        elif not after:
+        elif not (after or self._group.others):
             self._note("empty")
         for part in after:
             if not isinstance(part, ToolResult):

@@ -17,13 +17,18 @@ from contextbus_protocol.errors import InvalidTypeError
 NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 FORMER_TOOL: Final = "Was used earlier in this conversation and is not available now."
 _OURS: Final = ("cache_control", "_cache_breakpoint", "cache", "tags")
+_OWN: Final = {
+    "anthropic": ("strict", "defer_loading", "allowed_callers", "input_examples", "eager_input_streaming"),
+    "openai": ("strict",),
+}
 _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
     """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows.
 
-    ``cache`` asks for a breakpoint behind it (P.E.4).
+    ``own`` is a provider and members of the definition that go back to it alone, comma in front.  ``cache`` asks for a
+    breakpoint behind it (P.E.4).
     """
 
     name: str
@@ -31,6 +36,7 @@ class ToolDefinition(msgspec.Struct, frozen=True):
     parameters: bytes = NO_PARAMETERS
     provider: str | None = None
     native: bytes | None = None
+    own: tuple[str, bytes] = ("", b"")
     cache: Cache = False
 
 
@@ -81,7 +87,13 @@ def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
     if schema is not None and json_text.as_object(schema) is None:
         raise InvalidTypeError(f"tools[{index}].parameters: expected a JSON Schema object")
     parameters = json_text.encode(schema) if schema else NO_PARAMETERS
-    return ToolDefinition(name, description or "", parameters, cache=cache)
+    own = _own("openai" if kind == "function" else "anthropic" if "input_schema" in value else "", value)
+    return ToolDefinition(name, description or "", parameters, own=own, cache=cache)
+
+
+def _own(provider: str, value: dict[str, object]) -> tuple[str, bytes]:
+    kept = {key: value[key] for key in _OWN.get(provider, ()) if value.get(key) is not None}
+    return (provider, b"," + json_text.encode(kept)[1:-1]) if kept else ("", b"")
 
 
 def _native(value: dict[str, object]) -> bytes:
@@ -96,11 +108,22 @@ def _schema(value: dict[str, object]) -> object:
 def write_tools(text: str, target: Target) -> Written | None:
     """The definitions in the target's shape, a JSON list; None if none of them is for this target."""
     written = [
-        (tool.native if tool.native is not None else target.tool(tool.name, tool.description, tool.parameters), tool)
+        Piece(_write_tool(tool, target), cache=tool.cache)
         for tool in read_tools(text)
         if tool.native is None or tool.provider == target.name
     ]
-    return write_list(Piece(json, cache=tool.cache) for json, tool in written) if written else None
+    return write_list(written) if written else None
+
+
+def _write_tool(tool: ToolDefinition, target: Target) -> bytes:
+    if tool.native is not None:
+        return tool.native
+    json = target.tool(tool.name, tool.description, tool.parameters)
+    provider, members = tool.own
+    if provider != target.provider:
+        return json
+    end = len(json) - (2 if target.name == "openai" else 1)  # in Chat Completions alone the definition is nested
+    return json[:end] + members + json[end:]
 
 
 @functools.lru_cache(maxsize=64)
