@@ -7,7 +7,7 @@ read as lists here.  ``ADAPTERS`` is open for further targets.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from anthropic.types.beta.message_create_params import MessageCreateParamsNonStreaming as AnthropicRequest
@@ -28,20 +28,24 @@ _LONGEST: Final = 50
 def _strict(schema: Any) -> Any:
     """A core schema that reads iterables at once and refuses unknown keys."""
     if isinstance(schema, list):
-        return [_strict(item) for item in cast("list[Any]", schema)]
+        return list(map(_strict, cast("Sequence[Any]", schema)))
     if isinstance(schema, tuple):
-        return tuple(_strict(item) for item in cast("tuple[Any, ...]", schema))
+        return tuple(map(_strict, cast("Sequence[Any]", schema)))
     if not isinstance(schema, dict):
         return schema
     found = {key: _strict(item) for key, item in cast("dict[str, Any]", schema).items() if key != "metadata"}
     if found.get("type") == "generator":
         found["type"] = "list"
         found["fail_fast"] = True
-    if found.get("type") == "typed-dict":
-        config = cast("dict[str, Any]", found.get("config") or {})
-        if "allow" not in (found.get("extra_behavior"), config.get("extra_fields_behavior")):
-            found["extra_behavior"] = "forbid"
-            found["config"] = {**config, "extra_fields_behavior": "forbid"}
+    kind = found.get("type")
+    open_dict = kind == "typed-dict" and "extras_schema" in found
+    config = cast("dict[str, Any]", found.get("config") or {})
+    open_dict = open_dict or (kind == "typed-dict" and config.get("extra_fields_behavior") == "allow")
+    if kind in ("typed-dict", "model-fields") and not open_dict:
+        found.pop("extras_schema", None)
+        found["extra_behavior"] = "forbid"
+    if kind in ("typed-dict", "model") and not open_dict:
+        found["config"] = {**config, "extra_fields_behavior": "forbid"}
     return found
 
 

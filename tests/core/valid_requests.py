@@ -149,7 +149,7 @@ def anthropic_requests(draw: st.DrawFn) -> Body:
 
 
 def _answered(draw: st.DrawFn, call_id: str) -> Body:
-    content = st.one_of(
+    content: st.SearchStrategy[Any] = st.one_of(
         st.just({}),
         _fixed(content=_TEXTS),
         _fixed(content=st.lists(st.one_of(_IMAGE, _DOCUMENT, _SEARCH, _SPOKEN), min_size=2, max_size=3)),

@@ -128,7 +128,8 @@ class OpenAITarget(msgspec.Struct, frozen=True):
 
     def system(self, message: ChatMessage) -> bytes | None:
         """A message of its own."""
-        pieces = [Piece(quote(part.text), "text") for part in message.content if isinstance(part, Text) and part.text]
+        texts = [_text(part, "system")[0] for part in message.content if isinstance(part, Text)]
+        pieces = [piece for piece in texts if piece is not None]
         if not pieces:
             return None
         return _message(Turn(_system_role(message), tuple(pieces), self.members(message)))
