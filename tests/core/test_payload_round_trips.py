@@ -23,7 +23,7 @@ def test_the_types_of_the_sdks_refuse_what_the_providers_refuse() -> None:
     message: Body = {"role": "user", "content": [{"type": "text", "text": "q"}]}
     for target in READERS:
         assert check_types({"messages": [message]}, target) == []
-        assert check_types({"messages": [{**message, "metadata": {}}]}, target)
+        assert check_types({"messages": [{**message, "metadata": 1}]}, target)
         assert check_types({"messages": [{**message, "content": [{"type": "text", "text": "q", "x": 1}]}]}, target)
         assert check_types({"messages": [{**message, "content": [{"type": "text"}]}]}, target)
 
@@ -108,7 +108,7 @@ def test_the_defaults_of_openai() -> None:
     }
     conversation = from_openai(given_one)
     file = {"filename": "document", "file_data": "data:application/pdf;base64,AA"}
-    empty = {"type": "object", "properties": {}}
+    empty: Body = {"type": "object", "properties": {}}
     assert render(conversation.messages, "openai", tools=conversation.tools).copy() == {
         "tools": [{"type": "function", "function": {"name": "f", "parameters": empty}}],
         "messages": [

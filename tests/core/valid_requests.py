@@ -16,7 +16,9 @@ _JSON = st.dictionaries(
     st.none() | st.integers(-(2**53), 2**53) | _TEXTS | st.lists(st.floats(allow_nan=False, allow_infinity=False)),
     max_size=2,
 )
-_CONTROLS = st.sampled_from([{}] * 12 + [{"cache_control": {"type": "ephemeral"}}])
+_NOTHING: Body = {}
+_MARKED: Body = {"cache_control": {"type": "ephemeral"}}
+_CONTROLS = st.sampled_from([_NOTHING] * 12 + [_MARKED])
 _TOOL_NAMES = ("f", "get_weather-2")
 
 
@@ -27,14 +29,15 @@ def _merged(*parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 def _fixed(**members: Any) -> st.SearchStrategy[Any]:
     """A dict of these members; a strategy among them is drawn from."""
-    return st.fixed_dictionaries(
-        {key: item if isinstance(item, st.SearchStrategy) else st.just(item) for key, item in members.items()}
-    )
+    drawn: dict[str, st.SearchStrategy[Any]] = {}
+    for key, item in members.items():
+        drawn[key] = item if isinstance(item, st.SearchStrategy) else st.just(item)
+    return st.fixed_dictionaries(drawn)
 
 
 def _maybe(**members: Any) -> st.SearchStrategy[Any]:
     """Nothing, or these members."""
-    return st.just({}) | _fixed(**members)
+    return st.just(_NOTHING) | _fixed(**members)
 
 
 _LOCATION: Body = {
@@ -150,7 +153,7 @@ def anthropic_requests(draw: st.DrawFn) -> Body:
 
 def _answered(draw: st.DrawFn, call_id: str) -> Body:
     content: st.SearchStrategy[Any] = st.one_of(
-        st.just({}),
+        st.just(_NOTHING),
         _fixed(content=_TEXTS),
         _fixed(content=st.lists(st.one_of(_IMAGE, _DOCUMENT, _SEARCH, _SPOKEN), min_size=2, max_size=3)),
     )
@@ -181,7 +184,8 @@ def _blocks(body: Body) -> list[Body]:
     return blocks
 
 
-_BREAKPOINT = st.sampled_from([{}, {}, {}, {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}])
+_EXPLICIT: Body = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
+_BREAKPOINT = st.sampled_from([_NOTHING, _NOTHING, _NOTHING, _EXPLICIT])
 _PART = _merged(_fixed(type="text", text=_TEXTS), _BREAKPOINT)
 _IMAGE_URL = st.fixed_dictionaries(
     {"url": st.sampled_from(["https://example.org/i.png", "data:image/png;base64,AAAA"])},

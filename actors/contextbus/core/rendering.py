@@ -35,8 +35,7 @@ class Rendering(msgspec.Struct, frozen=True):
     """A history as one target takes it; a value, so branches and older steps keep theirs.
 
     ``count`` is the number of messages appended, ``system`` the leading system messages, ``tools`` the names of the
-    tools that the history calls, ``ids`` the ids of its calls, ``dead`` the calls of each id that were closed without
-    a result.
+    tools that the history calls, ``dead`` the calls of each id that were closed without a result.
     """
 
     target: Target
@@ -131,8 +130,7 @@ class _Draft:
     def _append_system(self, message: ChatMessage) -> None:
         if self._empty():
             written, lost = write_system(message, self._target)
-            for _ in range(lost):
-                self._note("breakpoint")
+            self._repairs += [Repair("breakpoint", self._count)] * lost
             if written is None:
                 self._note("empty")
             else:
@@ -195,8 +193,7 @@ class _Draft:
         self._group = replace(self._group, calls=(*calls[:place], call, *calls[place + 1 :]))
 
     def _add_other(self, turn: Turn) -> None:
-        group = self._group
-        self._group = replace(group, others=(*group.others, turn))
+        self._group = replace(self._group, others=(*self._group.others, turn))
 
     def _note_joined(self, before: Group) -> None:
         """Note that a message of the user joins another one of the user's, where the target wants one."""
@@ -211,6 +208,7 @@ class _Draft:
         calls: list[tuple[int, ToolCall]] = []
         after: list[ToolResult | ApprovalRequest | ApprovalResponse] = []
         called, spoken = self._run_so_far()
+        restarted = False
         carrier: int | None = None  # the piece that can carry the message's breakpoint, -1 for its last call
         for part in message.content:
             if isinstance(part, ToolCall):
@@ -224,6 +222,7 @@ class _Draft:
                     if piece.kind == wire.RESTART:
                         self._restart(bool(pieces or calls))
                         self._note("first-user")
+                        restarted = True
                         self._add_other(Turn("user", (piece,)))
                         pieces, calls, after, called, spoken, carrier = [], [], [], False, False, None
                         continue
@@ -242,7 +241,7 @@ class _Draft:
                 pieces[carrier] = replace(pieces[carrier], cache=longer(pieces[carrier].cache, asked))
         if pieces or calls:
             self._speak(Turn("assistant", tuple(pieces), self._target.members(message)), calls)
-        elif not (after or self._group.others):
+        elif not (after or restarted):
             self._note("empty")
         for part in after:
             if not isinstance(part, ToolResult):
