@@ -21,7 +21,7 @@ _ANTHROPIC_ID = re.compile(r"^[a-zA-Z0-9_-]+$")
 _OPENAI_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 _ANTHROPIC_KEYS: dict[str, set[str]] = {
     "text": {"type", "text", "citations", "cache_control"},
-    "image": {"type", "source", "cache_control"},
+    "image": {"type", "source", "transformations", "cache_control"},
     "document": {"type", "source", "title", "context", "citations", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
     "redacted_thinking": {"type", "data"},
@@ -47,6 +47,15 @@ def check_anthropic(body: Mapping[str, Any], *, prefill: bool = False) -> Found:
         found.append(("anthropic.A2", "messages[0]"))
     found += _unknown_keys(body, {"messages", "system", "tools"}, "body", "anthropic.A19")
     found += _anthropic_texts(body.get("system", ()), "system")
+    found += _anthropic_breakpoints(body)
+    places = [
+        (index, number)
+        for index, message in enumerate(messages)
+        for number, block in enumerate(message["content"])
+        if block["type"] == "compaction"
+    ]
+    if places not in ([], [(0, 0)]):
+        found.append(("anthropic.A17", "messages"))
     ids: set[str] = set()
     waiting: list[str] = []
     for index, message in enumerate(messages):
@@ -77,6 +86,21 @@ def check_anthropic(body: Mapping[str, Any], *, prefill: bool = False) -> Found:
     ):
         found.append(("anthropic.A12", "tools"))
     return found
+
+
+def _anthropic_breakpoints(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """At most four in the order of the request, and none asks for longer than one before it."""
+    blocks: list[Block] = [*body.get("tools", ()), *body.get("system", ())]
+    for message in body["messages"]:
+        for block in message["content"]:
+            inner = block.get("content") if block["type"] == "tool_result" else None
+            blocks += [*(inner if isinstance(inner, list) else ()), block]
+    marked = [block for block in blocks if block.get("cache_control") is not None]
+    times = [block["cache_control"].get("ttl", "5m") for block in marked]
+    if len(times) > 4 or times != sorted(times):  # 1h sorts before 5m
+        yield "anthropic.A15", "cache_control"
+    if any(block.get("type") in ("thinking", "redacted_thinking") for block in marked):
+        yield "anthropic.A15", "thinking"
 
 
 def _anthropic_texts(blocks: Sequence[Block], place: str) -> Iterator[tuple[str, str]]:
@@ -178,6 +202,10 @@ def _openai_call(call: Block, place: str, ids: set[str]) -> Iterator[tuple[str, 
     if call["id"] in ids:
         yield "openai.L9", place
     ids.add(call["id"])
+    if call.get("type") == "custom":
+        if not _OPENAI_NAME.match(call["custom"]["name"]):
+            yield "openai.C8", place
+        return
     function = call["function"]
     if not _OPENAI_NAME.match(function["name"]):
         yield "openai.C8", place

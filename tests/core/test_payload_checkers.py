@@ -52,6 +52,10 @@ def change(*path: str | int, to: object) -> Break:
     return apply
 
 
+def blocks_of(body: Body) -> list[Body]:
+    return [block for message in body["messages"] for block in message["content"]]
+
+
 def test_right_payloads_have_no_findings() -> None:
     assert check_anthropic(ANTHROPIC) == []
     assert check_openai(OPENAI) == []
@@ -74,6 +78,22 @@ ANTHROPIC_BREAKS: list[tuple[str, Break]] = [
     ("anthropic.A10", change(1, "content", 2, "input", to="{}")),
     ("anthropic.A12", lambda body: body.pop("tools")),
     ("anthropic.A13", change(1, "content", 0, "signature", to="")),
+    ("anthropic.A15", change(1, "content", 0, "cache_control", to={"type": "ephemeral"})),
+    (
+        "anthropic.A15",
+        lambda body: body["messages"][0]["content"].extend(
+            {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}} for _ in range(5)
+        ),
+    ),
+    (
+        "anthropic.A15",
+        lambda body: [
+            block.update(cache_control={"type": "ephemeral", "ttl": ttl})
+            for block, ttl in zip(blocks_of(body)[4:], ("5m", "1h"), strict=True)
+        ],
+    ),
+    ("anthropic.A17", change(2, "content", 1, to={"type": "compaction", "content": "s"})),
+    ("anthropic.A17", lambda body: [body["messages"][0]["content"].insert(0, {"type": "compaction"}) for _ in "ab"]),
     ("anthropic.A19", change(0, "timestamp", to=1)),
     ("anthropic.L1", lambda body: body["messages"].insert(0, body["messages"][0])),
     ("anthropic.L2", lambda body: body["messages"][1]["content"].reverse()),

@@ -266,20 +266,22 @@ def test_a_tool_has_a_name_and_needs_nothing_else() -> None:
 def test_tools_that_only_one_provider_knows() -> None:
     custom = {"type": "custom", "custom": {"name": "c", "format": {"type": "text"}}}
     (tool,) = read_tools(json.dumps([custom]))
-    assert (tool.name, tool.description, tool.provider) == ("custom", "", "openai")
+    assert (tool.name, tool.description, tool.native) == ("c", "", True)
+    assert [target for target, _ in tool.own] == ["openai", "openai-responses"]
     assert json.loads(render([user("q")], "openai", tools=[custom]).json())["tools"] == [custom]
     assert "tools" not in json.loads(render([user("q")], "anthropic", tools=[custom]).json())
     # Anthropic's own custom tool is a plain one
     own = {"type": "custom", "name": "f", "input_schema": {"type": "object"}}
     (tool,) = read_tools(json.dumps([own]))
-    assert (tool.name, tool.provider, tool.native) == ("f", None, None)
+    assert (tool.name, tool.native) == ("f", False)
     for kind in ("function", "custom"):
         (tool,) = read_tools(json.dumps([{"type": kind, "name": "f"}]))
-        assert (tool.name, tool.provider) == ("f", None)
+        assert (tool.name, tool.native) == ("f", False)
     (tool,) = read_tools('[{"type":"file_search"}]')
-    assert (tool.name, tool.description, tool.provider) == ("file_search", "", "openai")
+    assert (tool.name, tool.description, tool.native) == ("file_search", "", True)
+    assert [target for target, _ in tool.own] == ["openai-responses"]
     (tool,) = read_tools('[{"type":"bash_20250124","name":"bash"}]')
-    assert (tool.name, tool.description, tool.provider) == ("bash", "", "anthropic")
+    assert (tool.name, tool.native, [target for target, _ in tool.own]) == ("bash", True, ["anthropic"])
 
 
 @pytest.mark.rule("P.E.5")

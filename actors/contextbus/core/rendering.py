@@ -36,8 +36,7 @@ class Rendering(msgspec.Struct, frozen=True):
     """A history as one target takes it; a value, so branches and older steps keep theirs.
 
     ``count`` is the number of messages appended, ``system`` the leading system messages, ``tools`` the names of the
-    tools that the history calls, ``ids`` the ids of its calls, ``dead`` the calls of each id that were closed without
-    a result.
+    tools that the history calls, ``dead`` the calls of each id that were closed without a result.
     """
 
     target: Target
@@ -133,8 +132,7 @@ class _Draft:
     def _append_system(self, message: ChatMessage) -> None:
         if self._empty():
             written, lost = write_system(message, self._target)
-            for _ in range(lost):
-                self._note("breakpoint")
+            self._repairs += [Repair("breakpoint", self._count)] * lost
             if written is None:
                 self._note("empty")
             else:
@@ -197,8 +195,7 @@ class _Draft:
         self._group = replace(self._group, calls=(*calls[:place], call, *calls[place + 1 :]))
 
     def _add_other(self, turn: Turn) -> None:
-        group = self._group
-        self._group = replace(group, others=(*group.others, turn))
+        self._group = replace(self._group, others=(*self._group.others, turn))
 
     def _note_joined(self, before: Group) -> None:
         """Note that a message of the user joins another one of the user's, where the target wants one."""
@@ -220,6 +217,7 @@ class _Draft:
         calls: list[tuple[int, ToolCall]] = []
         after: list[ToolResult | ApprovalRequest | ApprovalResponse] = []
         called, spoken = self._run_so_far()
+        restarted = False
         carrier: int | None = None  # the piece that can carry the message's breakpoint, -1 for its last call
         message = self._fit(message)
         for part in message.content:
@@ -233,8 +231,10 @@ class _Draft:
                 for piece in self._piece(part, "assistant"):
                     if piece.kind == wire.COMPACTION:
                         self._forget(pieces or calls)
-                        pieces, calls, called, spoken, carrier = [], [], False, False, None
+                        pieces, calls, after, called, spoken, carrier = [], [], [], False, False, None
                         if self._target.opening() is not None:  # the first message is the user's
+                            self._note("first-user")
+                            restarted = True
                             self._add_other(Turn("user", (piece,)))
                             continue
                     if piece.kind == "thinking" and spoken:
@@ -248,7 +248,7 @@ class _Draft:
         self._mark(message.cache, carrier, pieces, calls)
         if pieces or calls:
             self._speak(Turn("assistant", tuple(pieces), self._target.members(message)), calls)
-        elif not after:
+        elif not (after or restarted):
             self._note("empty")
         for part in after:
             if not isinstance(part, ToolResult):

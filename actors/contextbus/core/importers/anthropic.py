@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from contextbus.core.breakpoints import read_cache
 from contextbus.core.importers.reading import (
     Conversation,
@@ -34,6 +36,7 @@ from contextbus_protocol.chat import (
     ToolCall,
     ToolResult,
 )
+from contextbus_protocol.digests import clean_text
 
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
 _NOTHING: Final = ProviderData("anthropic", "{}")
@@ -41,6 +44,17 @@ _NOTHING: Final = ProviderData("anthropic", "{}")
 
 def from_anthropic(data: object) -> Conversation:
     """Read a request, a response, a list of messages, or JSON text of one of them.
+
+    What is rendered for Anthropic again equals what was read, up to the order of fields and these defaults (P.E.9):
+
+    - a content that is a string is one text block; a result's one plain text is a string;
+    - members that are null, ``is_error`` that is false, and a result's empty content are absent;
+    - results come in the order of their calls, and a breakpoint inside a result stands behind it;
+    - a tool of type ``custom`` has no type, an empty description is absent;
+    - a compaction block without content, which says nothing, is absent;
+    - members of the body beside ``messages``, ``system`` and ``tools`` are the caller's.
+
+    Thinking of a response is bound to the model that the response names (P.E.5).
 
     Raises:
         InvalidTypeError: something cannot be used; the message names the message's index and the field.
@@ -68,16 +82,22 @@ def _message(value: Object, place: str) -> ChatMessage:
     role = _ROLES.get(name)
     if role is None:
         fail_word(f"{place}.role", _ROLES, name)
+    issuer = value.get("model")  # only a response has one; whom a request asks tells nothing of who answered before
     return ChatMessage(
         role=role,
-        content=read_content(value.get("content"), f"{place}.content"),
+        content=read_content(value.get("content"), f"{place}.content", issuer if isinstance(issuer, str) else None),
         cache=read_cache(value),
         provider_data=rest_of(value, ("role", "content"), "anthropic"),
     )
 
 
-def read_content(content: object, place: str) -> tuple[AnyPart, ...]:
+def read_content(content: object, place: str, issuer: str | None = None) -> tuple[AnyPart, ...]:
     """The parts of a message's or a tool result's content: a text, or a list of blocks; without empty texts.
+
+    Args:
+        content: what the message holds.
+        place: where that is, for errors.
+        issuer: the model that wrote it, where that is known (P.E.5).
 
     Raises:
         InvalidTypeError: something cannot be used; the message names the block and the field under ``place``.
@@ -86,11 +106,11 @@ def read_content(content: object, place: str) -> tuple[AnyPart, ...]:
         return (Text(text=a_text(content, place)),) if content else ()
     if content is None:
         return ()
-    parts = (_block(item, f"{place}[{index}]") for index, item in enumerate(a_list(content, place)))
+    parts = (_block(item, f"{place}[{index}]", issuer) for index, item in enumerate(a_list(content, place)))
     return tuple(part for part in parts if not (isinstance(part, Text) and not part.text))
 
 
-def _block(item: object, place: str) -> AnyPart:
+def _block(item: object, place: str, issuer: str | None) -> AnyPart:
     if isinstance(item, str):
         return Text(text=a_text(item, place))
     value = an_object(item, place)
@@ -105,12 +125,12 @@ def _block(item: object, place: str) -> AnyPart:
             return Reasoning(
                 text=a_text(value.get("thinking"), f"{place}.thinking"),
                 signature=a_text_or_none(value.get("signature"), f"{place}.signature"),
-                provider_data=rest_of(value, ("type", "thinking", "signature"), "anthropic") or _NOTHING,
+                provider_data=_issued(rest_of(value, ("type", "thinking", "signature"), "anthropic"), issuer),
             )
         case "redacted_thinking":
             return Reasoning(
                 redacted=a_text(value.get("data"), f"{place}.data"),
-                provider_data=rest_of(value, ("type", "data"), "anthropic") or _NOTHING,
+                provider_data=_issued(rest_of(value, ("type", "data"), "anthropic"), issuer),
             )
         case "tool_use":
             return ToolCall(
@@ -128,6 +148,10 @@ def _block(item: object, place: str) -> AnyPart:
             return _document(value, place)
         case _:
             return unknown(value, "anthropic", place)
+
+
+def _issued(more: ProviderData | None, issuer: str | None) -> ProviderData:
+    return replace(more or _NOTHING, model=None if issuer is None else clean_text(issuer))
 
 
 def _result(value: Object, place: str) -> ToolResult:

@@ -51,6 +51,15 @@ _KNOWN: Final = ("role", "content", "name", "tool_calls", "tool_call_id", "refus
 def from_openai(data: object) -> Conversation:
     """Read a request, a response, a list of messages, or JSON text of one of them.
 
+    What is rendered for Chat Completions again equals what was read, up to the order of fields and these defaults
+    (P.E.9):
+
+    - a content of one plain text part is a string, and an empty one beside calls, a refusal or audio is null;
+    - members that are null are absent, a file with data and no name is called ``document``;
+    - results come in the order of their calls;
+    - a tool without parameters takes an empty object, an empty description is absent;
+    - members of the body beside ``messages`` and ``tools`` are the caller's.
+
     Calls without an id, as older and local models write them, get one; a result without one answers the first open
     call, of its name if it has a name.
 
@@ -165,7 +174,7 @@ class _Reader:
             text = arguments(function.get("arguments"))
             more = rest_of(value, ("id", "type", "function"), "openai")
         self._open.append((call_id, name))
-        return ToolCall(id=call_id, name=name, arguments=text, provider_data=more)
+        return ToolCall(id=call_id, name=name, arguments=text, cache=read_cache(value), provider_data=more)
 
 
 def _content(content: object, place: str) -> tuple[AnyPart, ...]:
@@ -188,7 +197,7 @@ def _part(item: object, place: str) -> AnyPart:
             return Text(text=text, cache=cache, provider_data=rest_of(value, ("type", "text"), "openai"))
         case "refusal":
             text = a_text(value.get("refusal"), f"{place}.refusal")
-            return Text(text=text, provider_data=ProviderData("openai", '{"refusal":"part"}'))
+            return Text(text=text, cache=cache, provider_data=ProviderData("openai", '{"refusal":"part"}'))
         case "image_url":
             return _image(value, place)
         case "file":
@@ -213,10 +222,11 @@ def _file(value: Object, place: str) -> AnyPart:
     title = a_text_or_none(file.get("filename"), f"{place}.file.filename")
     file_id = a_text_or_none(file.get("file_id"), f"{place}.file.file_id")
     cache = read_cache(value)
+    more = rest_of(value, ("type", "file"), "openai")
     if file_id is not None:
-        origin = ProviderData("openai", "{}")
+        origin = more or ProviderData("openai", "{}")
         return Document(title=title, file_id=file_id, cache=cache, provider_data=origin)
     inline = data_url(a_text(file.get("file_data"), f"{place}.file.file_data"))
     if inline is None:
         return unknown(value, "openai", place)
-    return Document(media_type=inline[0], title=title, data=inline[1], cache=cache)
+    return Document(media_type=inline[0], title=title, data=inline[1], cache=cache, provider_data=more)

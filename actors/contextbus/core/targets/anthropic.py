@@ -29,6 +29,7 @@ PROVIDER: Final[Literal["anthropic"]] = "anthropic"
 LONGEST_NAME: Final = 128
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
+_COMPACTION: Final = "compaction"
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 _MODELLED = ("text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result")
@@ -36,8 +37,10 @@ _MODELLED = ("text", "image", "document", "thinking", "redacted_thinking", "tool
 # Members that came with a part and may go back (P.A.5); whatever else came with it stays behind.
 _MEMBERS: Final[dict[str, tuple[str, ...]]] = {
     "Text": ("citations",),
+    "Image": ("transformations",),
     "Document": ("citations", "context"),
-    "ToolCall": ("caller",),
+    "ToolCall": ("caller", "toolset_name"),
+    "ToolResult": ("toolset_name",),
 }
 
 
@@ -79,6 +82,8 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
                 data = wire.native_part(part, PROVIDER, _MODELLED)
                 if data is None:
                     return self._left_out(wire.kind_of(part)), "unknown-part"
+                if wire.kind_of(part) == _COMPACTION:
+                    return _compaction(data, layer)
                 return Piece(data.encode(), "other"), None
             case _:
                 return None, "misplaced"
@@ -103,7 +108,8 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         if len(kept) == 1 and isinstance(kept[0][0], Text) and not _members(kept[0][0]):
             content = b',"content":' + quote(kept[0][0].text)
         error = b',"is_error":true' if result.error else b""
-        return b'{"type":"tool_result","tool_use_id":%b%b%b}' % (quote(call.wire), content, error), codes
+        fields = (quote(call.wire), content, error, _members(result))
+        return b'{"type":"tool_result","tool_use_id":%b%b%b%b}' % fields, codes
 
     def error_result(self, text: str, call: Call) -> bytes:
         """A ``tool_result`` block that is an error."""
@@ -226,6 +232,15 @@ def _source(kind: bytes, **members: str) -> bytes:
     return b'{"type":"%b"%b}' % (kind, b"".join(b',"%b":%b' % (key.encode(), quote(v)) for key, v in members.items()))
 
 
+def _compaction(data: str, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
+    """A summary that stands for every message before it (anthropic.A17); one without content says nothing."""
+    if layer not in ("user", "assistant"):
+        return None, "misplaced"
+    if not json_text.read_object(data).get("content"):
+        return None, "empty"
+    return Piece(data.encode(), wire.COMPACTION), None
+
+
 def _image(part: Image) -> bytes | None:
     if part.data is not None and part.media_type in IMAGE_TYPES:
         source = _source(b"base64", media_type=part.media_type, data=part.data)
@@ -235,7 +250,7 @@ def _image(part: Image) -> bytes | None:
         source = _source(b"file", file_id=part.file_id)
     else:
         return None
-    return b'{"type":"image","source":%b}' % source
+    return b'{"type":"image","source":%b%b}' % (source, _members(part))
 
 
 def _document(part: Document) -> bytes | None:

@@ -29,7 +29,9 @@ LONGEST_NAME: Final = 64
 LONGEST_ID: Final = 40
 
 _PARTICIPANT = re.compile(r"[^\s<|\\/>]{1,64}")
-_DETAILS = ("auto", "low", "high")
+_DETAILS = ("auto", "low", "high", "original")
+_BREAKPOINT: Final = "prompt_cache_breakpoint"
+"""A member of parts that goes back to OpenAI as it came (P.A.5); breakpoints of ours are never written (P.E.4)."""
 _MODELLED = ("text", "refusal", "image_url", "file")
 # Kinds of assistant parts that are members of the message, not of its content.
 _REFUSAL, _AUDIO = "refusal", "audio"
@@ -132,7 +134,8 @@ class OpenAITarget(msgspec.Struct, frozen=True):
 
     def system(self, message: ChatMessage) -> bytes | None:
         """A message of its own."""
-        pieces = [Piece(quote(part.text), "text") for part in message.content if isinstance(part, Text) and part.text]
+        texts = [_text(part, "system")[0] for part in message.content if isinstance(part, Text)]
+        pieces = [piece for piece in texts if piece is not None]
         if not pieces:
             return None
         return _message(Turn(_system_role(message), tuple(pieces), self.members(message)))
@@ -180,6 +183,8 @@ def _text(part: Text, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         return Piece(quote(part.text), _REFUSAL), None
     if refusal == "part":
         return Piece(b'{"type":"refusal","refusal":%b}' % quote(part.text), "other"), None
+    if more := _more(part):
+        return Piece(b'{"type":"text","text":%b%b}' % (quote(part.text), more), "other"), None
     return Piece(quote(part.text), "text"), None
 
 
@@ -234,14 +239,22 @@ def _image(part: Image) -> bytes | None:
         return None
     detail = _data(part).get("detail")
     asked = b',"detail":"%b"' % detail.encode() if isinstance(detail, str) and detail in _DETAILS else b""
-    return b'{"type":"image_url","image_url":{"url":%b%b}}' % (quote(url), asked)
+    return b'{"type":"image_url","image_url":{"url":%b%b}%b}' % (quote(url), asked, _more(part))
 
 
 def _file(part: Document) -> bytes | None:
     if part.data is not None:
-        name = part.title or "document"
+        title = part.title or "document"
         data = f"data:{part.media_type or 'application/octet-stream'};base64,{part.data}"
-        return b'{"type":"file","file":{"filename":%b,"file_data":%b}}' % (quote(name), quote(data))
+        fields = (quote(title), quote(data), _more(part))
+        return b'{"type":"file","file":{"filename":%b,"file_data":%b}%b}' % fields
     if part.file_id is not None and _is_ours(part):
-        return b'{"type":"file","file":{"file_id":%b}}' % quote(part.file_id)
+        name = b"" if part.title is None else b',"filename":' + quote(part.title)
+        return b'{"type":"file","file":{"file_id":%b%b}%b}' % (quote(part.file_id), name, _more(part))
     return None
+
+
+def _more(part: Part) -> bytes:
+    """Members that came with a part and go back, comma in front."""
+    asked = json_text.as_object(_data(part).get(_BREAKPOINT))
+    return b"" if asked is None else b',"%b":%b' % (_BREAKPOINT.encode(), json_text.encode(asked))

@@ -10,6 +10,7 @@ import msgspec
 
 from contextbus.core import json_text
 from contextbus.core.breakpoints import read_cache, write_list
+from contextbus.core.json_text import quote
 from contextbus.core.targets.gemini_tools import Declaration, read_gemini_tool
 from contextbus.core.wire import Piece, Target, Written
 from contextbus_protocol.chat import Cache
@@ -19,27 +20,35 @@ NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 FORMER_TOOL: Final = "Was used earlier in this conversation and is not available now."
 _OURS: Final = ("cache_control", "_cache_breakpoint", "cache", "tags")
 _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
-_FLAT_TARGET: Final = "openai-responses"
-_FLAT_MEMBERS: Final = ("strict", "allowed_callers", "defer_loading", "output_schema", "async")
-_FLAT_CUSTOM: Final = ("name", "description", "format", "allowed_callers", "defer_loading", "async")
+_ANTHROPIC, _CHAT, _RESPONSES = "anthropic", "openai", "openai-responses"
+# What a definition may hold in the shape of a target; in Chat Completions it is nested.
+_MEMBERS: Final[dict[str, tuple[str, ...]]] = {
+    _ANTHROPIC: (
+        *("type", "name", "description", "input_schema", "strict"),
+        *("defer_loading", "allowed_callers", "input_examples", "eager_input_streaming"),
+    ),
+    _CHAT: ("name", "description", "parameters", "strict"),
+    _RESPONSES: (
+        *("type", "name", "description", "parameters", "strict"),
+        *("allowed_callers", "defer_loading", "output_schema", "async"),
+    ),
+}
+_CUSTOM: Final = ("name", "description", "format", "allowed_callers", "defer_loading", "async")
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
-    """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows.
+    """One tool: ``parameters`` is a JSON Schema as JSON.
 
-    ``cache`` asks for a breakpoint behind it (P.E.4).  ``flat`` holds further members of a definition in the shape of
-    OpenAI's Responses API; they go back there alone.  ``own`` is the definition of any other tool as ``provider`` wrote
-    it, which is what that provider gets.
+    ``own`` are its definitions as targets take them, by target: members that only they know go back to them alone.
+    ``native`` tells that only those targets know the tool.  ``cache`` asks for a breakpoint behind it (P.E.4).
     """
 
     name: str
     description: str = ""
     parameters: bytes = NO_PARAMETERS
-    provider: str | None = None
-    native: bytes | None = None
+    own: tuple[tuple[str, bytes], ...] = ()
+    native: bool = False
     cache: Cache = False
-    flat: bytes | None = None
-    own: bytes | None = None
 
 
 def tools_text(tools: Iterable[Mapping[str, object]] | str | None) -> str | None:
@@ -74,76 +83,96 @@ def read_tools(text: str) -> tuple[ToolDefinition, ...]:
 
 def _from_gemini(tool: Declaration) -> ToolDefinition:
     parameters = NO_PARAMETERS if tool.parameters is None else tool.parameters
-    return ToolDefinition(tool.name, tool.description, parameters, "gemini", tool.native, own=tool.own)
+    own = tool.native or tool.own
+    return ToolDefinition(
+        name=tool.name,
+        description=tool.description,
+        parameters=parameters,
+        own=() if own is None else (("gemini", own),),
+        native=tool.native is not None,
+    )
 
 
 def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
-    kind = value.get("type")
-    cache = read_cache(value, tool=True)
+    kind, cache = value.get("type"), read_cache(value, tool=True)
     inner = json_text.as_object(value.get("function"))
-    if inner is not None:
-        value = inner
-    elif isinstance(kind, str) and kind not in ("function", "custom") and not _schema(value):
-        provider = "anthropic" if isinstance(value.get("name"), str) and kind != "namespace" else "openai"
-        return ToolDefinition(str(value.get("name", kind)), provider=provider, native=_native(value), cache=cache)
-    elif kind == "custom" and isinstance(value.get("custom"), dict):
-        custom = json_text.encode({**_flat_custom(json_text.as_object(value["custom"]) or {}), "type": kind})
-        return ToolDefinition("custom", provider="openai", native=_native(value), cache=cache, flat=custom)
+    schema = _schema(value if inner is None else inner)
+    if inner is None and isinstance(kind, str) and schema is None and kind != "function":
+        own = _native(kind, value)
+        if own:
+            return ToolDefinition(_native_name(kind, value), own=own, native=True, cache=cache)
+    value = value if inner is None else inner
     name = value.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidTypeError(f"tools[{index}].name: expected a text that is not empty")
     description = value.get("description")
     if description is not None and not isinstance(description, str):
         raise InvalidTypeError(f"tools[{index}].description: expected a text")
-    schema = _schema(value)
     if schema is not None and json_text.as_object(schema) is None:
         raise InvalidTypeError(f"tools[{index}].parameters: expected a JSON Schema object")
-    parameters = json_text.encode(schema) if schema else NO_PARAMETERS
-    flat = None if inner is not None else _flat(value)
-    return ToolDefinition(name, description or "", parameters, cache=cache, flat=flat)
-
-
-def _native(value: dict[str, object]) -> bytes:
-    return json_text.encode({key: item for key, item in value.items() if key not in _OURS})
+    return ToolDefinition(
+        name=name,
+        description=description or "",
+        parameters=json_text.encode(schema) if schema else NO_PARAMETERS,
+        own=_own(kind, value, nested=inner is not None),
+        cache=cache,
+    )
 
 
 def _schema(value: dict[str, object]) -> object:
     return next((value[key] for key in _SCHEMAS if value.get(key) is not None), None)
 
 
-def _flat(value: dict[str, object]) -> bytes | None:
-    """Members that a flat definition has beside name, description and parameters; None for none."""
-    kind = value.get("type")
-    if kind == "custom" and _schema(value) is None:
-        return json_text.encode({**_flat_custom(value), "type": kind})
-    if kind != "function":
-        return None
-    found: dict[str, object] = {key: value[key] for key in _FLAT_MEMBERS if key in value}
-    if "parameters" in value and value["parameters"] is None:
-        found["parameters"] = None
-    return json_text.encode(found) if found else None
+def _own(kind: object, value: dict[str, object], *, nested: bool) -> tuple[tuple[str, bytes], ...]:
+    """A definition as it stood, in the shape of the target that it was written for; nothing where no shape shows."""
+    if nested:
+        function = _pick(value, _MEMBERS[_CHAT])
+        return ((_CHAT, json_text.encode({"type": "function", "function": function})),)
+    if kind == "function":
+        return ((_RESPONSES, json_text.encode(_pick(value, _MEMBERS[_RESPONSES]))),)
+    if "input_schema" in value and kind in (None, "custom"):
+        return ((_ANTHROPIC, json_text.encode(_pick(value, _MEMBERS[_ANTHROPIC]))),)
+    return ()
 
 
-def _flat_custom(value: dict[str, object]) -> dict[str, object]:
-    return {key: value[key] for key in _FLAT_CUSTOM if value.get(key) is not None}
+def _native(kind: str, value: dict[str, object]) -> tuple[tuple[str, bytes], ...]:
+    """A tool that only one provider knows, as its targets take it; nothing where it is a plain definition."""
+    custom = json_text.as_object(value.get("custom"))
+    if kind == "custom" and custom is not None:
+        flat = {"type": kind, **_pick(custom, _CUSTOM)}
+        return (_CHAT, json_text.encode(_without_ours(value))), (_RESPONSES, json_text.encode(flat))
+    if kind == "custom":
+        if "format" not in value:
+            return ()
+        flat = {"type": kind, **_pick(value, _CUSTOM)}
+        chat = {"type": kind, "custom": _pick(value, ("name", "description", "format"))}
+        return (_RESPONSES, json_text.encode(flat)), (_CHAT, json_text.encode(chat))
+    named = isinstance(value.get("name"), str) and kind != "namespace"
+    return ((_ANTHROPIC if named else _RESPONSES, json_text.encode(_without_ours(value))),)
+
+
+def _native_name(kind: str, value: dict[str, object]) -> str:
+    custom = json_text.as_object(value.get("custom")) or {}
+    name = value.get("name", custom.get("name", kind))
+    return name if isinstance(name, str) else kind
+
+
+def _pick(value: dict[str, object], keys: Iterable[str]) -> dict[str, object]:
+    return {key: item for key, item in value.items() if key in keys}
+
+
+def _without_ours(value: dict[str, object]) -> dict[str, object]:
+    return {key: item for key, item in value.items() if key not in _OURS}
 
 
 def _write(tool: ToolDefinition, target: Target) -> bytes | None:
     """A definition in the target's shape; None where the target does not know such a tool."""
-    if target.name == _FLAT_TARGET and tool.flat is not None:
-        flat = json_text.read_object(tool.flat.decode())
-        name = str(flat.get("name", tool.name))
-        made = json_text.read_object(target.tool(name, tool.description, tool.parameters).decode())
-        if flat.get("type") == "custom":
-            made = {"name": made["name"], **{key: made[key] for key in ("description",) if key in made}}
-        flat.pop("name", None)
-        return json_text.encode({**made, **flat})
-    if tool.native is None and tool.own is not None and tool.provider == target.provider:
-        return tool.own
-    if tool.native is None:
-        return target.tool(tool.name, tool.description, tool.parameters)
-    known = (tool.provider, _FLAT_TARGET) if tool.provider == "openai" else (tool.provider,)
-    return tool.native if target.name in known else None
+    own = next((definition for name, definition in tool.own if name == target.name), None)
+    if tool.native:
+        return own
+    written = target.tool(tool.name, tool.description, tool.parameters)
+    is_named = b'"name":%b' % quote(tool.name) in written  # not as it is where the target takes no such name
+    return own if own is not None and is_named else written
 
 
 @functools.lru_cache(maxsize=64)
