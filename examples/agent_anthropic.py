@@ -3,7 +3,8 @@
 With ANTHROPIC_API_KEY it asks the real endpoint; without, a local server with a scripted model, which overflows once,
 is overloaded once, and breaks off one stream in the middle of a call's arguments.
 
-Run it: ``python examples/agent_anthropic.py``; ``--help`` tells the rest.  Needs ``pip install 'contextbus[anthropic]'``.
+Run it: ``python examples/agent_anthropic.py``; ``--help`` tells the rest.
+Needs ``pip install 'contextbus[anthropic]'``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from agent_tools import SYSTEM, Tools, endpoint, open_run, show_end, show_step, start
 from anthropic import APIConnectionError, APIError, APIStatusError, AsyncAnthropic, BadRequestError
+from anthropic.types import RawMessageStreamEvent
 
 from contextbus.client import CompiledStep, Model, Report, Run
 
@@ -24,6 +27,8 @@ except ImportError:  # older versions of the SDK stand on httpx
     from httpx import TransportError
 
 ATTEMPTS = 4
+TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
+SERVER_ERROR = 500
 
 
 @dataclass
@@ -45,7 +50,7 @@ class Reply:
         """The tool calls, also those that broke off."""
         return [block for block in self.blocks.values() if block["type"] == "tool_use"]
 
-    def take(self, event: Any) -> None:
+    def take(self, event: RawMessageStreamEvent) -> None:
         """Add an event.  The SDK's own helper would guess the end of arguments that broke off; this keeps the text."""
         match event.type:
             case "message_start":
@@ -73,7 +78,7 @@ class Reply:
 
 def is_temporary(error: APIError) -> bool:
     """Whether the same request may succeed later."""
-    return not isinstance(error, APIStatusError) or error.status_code in (408, 409, 429) or error.status_code >= 500
+    return not isinstance(error, APIStatusError) or error.status_code in TEMPORARY or error.status_code >= SERVER_ERROR
 
 
 class Agent:
@@ -159,15 +164,18 @@ class Agent:
 
 async def main(options: argparse.Namespace) -> None:
     """Ask the questions one after the other."""
-    async with endpoint("anthropic", options) as where, AsyncAnthropic(**where, max_retries=0) as client:
-        async with open_run(options) as (bus, run):
-            run.append({"role": "system", "content": SYSTEM, "cache_control": {"type": "ephemeral"}})
-            agent = Agent(run, client, options.model)
-            for question in options.ask:
-                print(f"\n> {question}")
-                print(await agent.ask(question))
-            print()
-            await show_end(bus, run, agent.tools)
+    async with (
+        endpoint("anthropic", options) as where,
+        AsyncAnthropic(**where, max_retries=0) as client,
+        open_run(options) as (bus, run),
+    ):
+        run.append({"role": "system", "content": SYSTEM, "cache_control": {"type": "ephemeral"}})
+        agent = Agent(run, client, options.model)
+        for question in options.ask:
+            print(f"\n> {question}")
+            print(await agent.ask(question))
+        print()
+        await show_end(bus, run, agent.tools)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from http import HTTPStatus
 
 from agent_tools import SYSTEM, Tools, endpoint, open_run, show_end, show_step, start
 from openai import APIConnectionError, APIError, APIStatusError, AsyncOpenAI, AsyncStream, BadRequestError
@@ -25,6 +26,8 @@ except ImportError:  # older versions of the SDK stand on httpx
     from httpx import TransportError
 
 ATTEMPTS = 4
+TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
+SERVER_ERROR = 500
 
 
 class Reply:
@@ -47,7 +50,7 @@ class Reply:
 
 def is_temporary(error: APIError) -> bool:
     """Whether the same request may succeed later."""
-    return not isinstance(error, APIStatusError) or error.status_code in (408, 409, 429) or error.status_code >= 500
+    return not isinstance(error, APIStatusError) or error.status_code in TEMPORARY or error.status_code >= SERVER_ERROR
 
 
 class Agent:
@@ -144,15 +147,18 @@ class Agent:
 
 async def main(options: argparse.Namespace) -> None:
     """Ask the questions one after the other."""
-    async with endpoint("openai", options) as where, AsyncOpenAI(**where, max_retries=0) as client:
-        async with open_run(options) as (bus, run):
-            run.append({"role": "system", "content": SYSTEM})
-            agent = Agent(run, client, options.model)
-            for question in options.ask:
-                print(f"\n> {question}")
-                print(await agent.ask(question))
-            print()
-            await show_end(bus, run, agent.tools)
+    async with (
+        endpoint("openai", options) as where,
+        AsyncOpenAI(**where, max_retries=0) as client,
+        open_run(options) as (bus, run),
+    ):
+        run.append({"role": "system", "content": SYSTEM})
+        agent = Agent(run, client, options.model)
+        for question in options.ask:
+            print(f"\n> {question}")
+            print(await agent.ask(question))
+        print()
+        await show_end(bus, run, agent.tools)
 
 
 if __name__ == "__main__":

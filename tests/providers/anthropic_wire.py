@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from contextbus.core.targets.anthropic import takes_prefill
@@ -152,7 +153,7 @@ def _check_marks(body: Body, messages: Sequence[Mapping[str, Any]]) -> Iterator[
     if len(marks) > MARKS:
         yield "anthropic.A15", f"{len(marks)} blocks with cache_control"
     times = [mark.get("ttl") or "5m" for mark in marks]
-    if any(earlier == "5m" and later == "1h" for earlier, later in zip(times, times[1:], strict=False)):
+    if any(earlier == "5m" and later == "1h" for earlier, later in pairwise(times)):
         yield "anthropic.A15", "a ttl of 1h after one of 5m"
 
 

@@ -44,9 +44,11 @@ async def claude(
     script: Iterable[Turn], *, strict: bool = True, binds: bool = False
 ) -> AsyncGenerator[tuple[ProviderServer, anthropic.AsyncAnthropic]]:
     """Anthropic's server, and its SDK's client."""
-    async with serve("anthropic", script, strict=strict, binds=binds) as server:
-        async with anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0) as client:
-            yield server, client
+    async with (
+        serve("anthropic", script, strict=strict, binds=binds) as server,
+        anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0) as client,
+    ):
+        yield server, client
 
 
 @asynccontextmanager
@@ -54,6 +56,8 @@ async def gpt(
     script: Iterable[Turn], *, strict: bool = True
 ) -> AsyncGenerator[tuple[ProviderServer, openai.AsyncOpenAI]]:
     """OpenAI's server, and its SDK's client."""
-    async with serve("openai", script, strict=strict) as server:
-        async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
-            yield server, client
+    async with (
+        serve("openai", script, strict=strict) as server,
+        openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client,
+    ):
+        yield server, client

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from os.path import commonprefix
 from typing import Any, Final, cast
 
 import msgspec
@@ -55,6 +54,11 @@ def blocks_of(content: object) -> list[Block]:
     return list(cast("list[Block]", content or []))
 
 
+def shared_bytes(one: bytes, other: bytes) -> int:
+    """How many bytes two requests begin with in common."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 class AnthropicCache:
     """Entries are written at breakpoints only, and found at most 20 blocks before one."""
 
@@ -99,7 +103,7 @@ class OpenAICache:
         """What a request reads; the next one may read it."""
         head = (body["model"], body.get("tools"))
         data = b"\n".join([plain(head), *(plain(message) for message in body["messages"])])
-        shared = max((len(commonprefix([data, earlier])) for earlier in self._earlier), default=0) // 4
+        shared = max((shared_bytes(data, earlier) for earlier in self._earlier), default=0) // 4
         read = SHORTEST + (shared - SHORTEST) // STEP * STEP if shared >= SHORTEST else 0
         self._earlier.append(data)
         return CacheUse(read, 0, count_tokens(len(data)) - read)

@@ -1,7 +1,8 @@
 """The SDKs' own request types as strict validators: the first of the two layers that a request must pass.
 
-Three traps are avoided: an Iterable would be validated lazily, so it is a list here; keys that a TypedDict does not
-know are forbidden; of a union's many errors those of the likeliest member are told.
+Traps that are avoided: an Iterable would be validated lazily, so it is a list here; keys that a TypedDict does not
+know are forbidden; an object of an answer, which takes any key, is no choice; of a union's many errors those of the
+likeliest member are told.
 """
 
 from __future__ import annotations
@@ -33,15 +34,25 @@ def check_types(provider: Provider, body: Mapping[str, Any]) -> Found:
     try:
         _validator(provider, body.get("stream") is True).validate_python(dict(body), strict=True)
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False, include_context=False)
-        deepest = max(len(item["loc"]) for item in errors)
-        told = [item for item in errors if len(item["loc"]) == deepest]
-        return [(f"{provider}.types", f"{'.'.join(map(str, item['loc']))}: {item['msg']}") for item in told[:3]]
+        return [(f"{provider}.types", told) for told in _tell(error)[:3]]
     return []
 
 
+def _tell(error: ValidationError) -> list[str]:
+    """Errors as place and words, those left out of members of a union that are for another type or role."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    kinds = ("type", "role")
+    errors = [each for each in errors if each["type"] != "is_instance_of"] or errors
+    others = {each["loc"][:-1] for each in errors if each["type"] == "literal_error" and each["loc"][-1] in kinds}
+    likely = [each for each in errors if not any(each["loc"][: len(other)] == other for other in others)]
+    deepest = max((len(each["loc"]) for each in likely), default=0)
+    told = [each for each in likely if len(each["loc"]) == deepest] or errors
+    places = [".".join(str(step) for step in each["loc"] if "[" not in str(step)) for each in told]
+    return [f"{place}: {each['msg']}" for place, each in zip(places, told, strict=True)]
+
+
 @functools.cache
-def _validator(provider: Provider, stream: bool) -> SchemaValidator:  # noqa: FBT001 - a part of the cache's key
+def _validator(provider: Provider, stream: bool) -> SchemaValidator:
     return SchemaValidator(_strict(TypeAdapter(_TYPES[provider, stream]).core_schema))
 
 
@@ -49,6 +60,10 @@ def _strict(schema: Any) -> Any:
     """A core schema with lists for iterables, and no keys that are not known."""
     if isinstance(schema, Mapping):
         items = cast("Mapping[str, Any]", schema)
+        if items.get("type") == "model":  # an object of an answer, which a parsed body never holds
+            return {
+                key: "is-instance" if key == "type" else items[key] for key in ("type", "cls", "ref") if key in items
+            }
         kept = {key: _strict(value) for key, value in items.items() if key not in ("serialization", "metadata")}
         if kept.get("type") == "generator":
             kept["type"] = "list"

@@ -49,7 +49,7 @@ def test_a_short_prefix_is_not_written() -> None:
 
 
 @pytest.mark.parametrize(("between", "found"), [(LOOKBACK - 1, True), (LOOKBACK, False)])
-def test_the_lookback_is_twenty_blocks(between: int, found: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_the_lookback_is_twenty_blocks(between: int, found: bool) -> None:
     cache = AnthropicCache()
     cache.use(asked(text(LONG, mark=True)))
     blocks = [text(str(number)) for number in range(between - 1)]
