@@ -14,6 +14,7 @@ from contextbus_protocol.codec import decode_json, encode_json
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import EntryFact, RecordReference
 from contextbus_protocol.package import Block
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import SourceResult, Value
 
 
@@ -39,6 +40,16 @@ class StepOutput(Value, frozen=True, kw_only=True):
     query: str | None = None
     prepared: tuple[ChatMessage, ...] | None = None
     tools: str | None = None
+
+
+class PromptLayer(Value, frozen=True, kw_only=True):
+    """What a prompt adds to a request and does not put into the tail: its parts without state and guardrails.
+
+    It seldom changes from step to step, so it is stored once for all steps that have it (P.A.6, D.D.25).
+    """
+
+    version: int
+    parts: PromptParts
 
 
 class RedactedOutput(Value, frozen=True, kw_only=True):
@@ -83,7 +94,7 @@ class ArchivedSpan(Value, frozen=True, kw_only=True):
     messages: tuple[ChatMessage, ...] = msgspec.field(name="archived")
 
 
-Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts, RedactedOutput, Replacement, ArchivedSpan)
+Blob = TypeVar("Blob", StepInput, StepOutput, StepFacts, RedactedOutput, Replacement, ArchivedSpan, PromptLayer)
 
 
 def encode_input(messages: tuple[ChatMessage, ...]) -> bytes:
@@ -113,6 +124,11 @@ def encode_output(
         tools=tools,
     )
     return encode_json(output)
+
+
+def encode_layer(parts: PromptParts) -> bytes:
+    """Bytes of a prompt's parts beside its tail."""
+    return encode_json(PromptLayer(version=1, parts=parts))
 
 
 def encode_redacted(redacts: str, results: tuple[SourceResult, ...], blocks: tuple[Block, ...]) -> bytes:
@@ -178,6 +194,15 @@ def decode_archive(data: bytes) -> ArchivedSpan:
         InvalidTypeError: the bytes are damaged or of a newer version.
     """
     return _checked(decode_json(data, ArchivedSpan))
+
+
+def decode_layer(data: bytes) -> PromptLayer:
+    """Read a prompt's parts beside its tail.
+
+    Raises:
+        InvalidTypeError: the bytes are damaged or of a newer version.
+    """
+    return _checked(decode_json(data, PromptLayer))
 
 
 def decode_facts(data: bytes) -> StepFacts:

@@ -8,7 +8,15 @@ from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.envelope import Message
 from contextbus_protocol.values import Model, Value
 
-CallbackName = Literal["prepare-step", "rewrite-query", "compaction-trigger", "count-tokens", "budget-exceeded"]
+CallbackName = Literal[
+    "prepare-step",
+    "rewrite-query",
+    "compaction-trigger",
+    "count-tokens",
+    "budget-exceeded",
+    "before-compile",
+    "transform-context",
+]
 
 
 class TriggerSnapshot(Value, frozen=True, kw_only=True):
@@ -83,8 +91,9 @@ class AskCallback(Message, frozen=True, kw_only=True, tag="ask-callback"):
 class CallbackAnswered(Message, frozen=True, kw_only=True, tag="callback-answered"):
     """What the function gave, or the code of its failure (client to selection, D.W.4).
 
-    ``text`` is the rewritten query; the rest is what ``prepare_step`` changes, each absent where it stays.
-    ``messages`` are also the history that ``on_budget_exceeded`` gave (P.J.4).  ``tools`` are the tool definitions as
+    ``text`` is the rewritten query or what ``before_compile`` adds; the rest is what ``prepare_step`` changes, each
+    absent where it stays.  ``messages`` are also what ``transform_context`` made of the history, with our blocks among
+    them (P.D.4), and the history that ``on_budget_exceeded`` gave (P.J.4).  ``tools`` are the tool definitions as
     JSON text; their digest follows from it where ``tools_digest`` is absent.  ``matches`` is what a trigger said,
     ``count`` what the host counted, in tokens.
     """

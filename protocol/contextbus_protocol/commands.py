@@ -9,6 +9,7 @@ from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.envelope import Command, Message
 from contextbus_protocol.errors import ContextBusError, ErrorData
 from contextbus_protocol.package import WarningCode
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import EstimatorSpec, ParentRun, Scope, StepOptions, Usage, Value
 from contextbus_protocol.working_memory import TasksInput, WorkingMemoryPatch, WorkingMemorySnapshot
 
@@ -33,6 +34,7 @@ class CompileStep(Command, frozen=True, kw_only=True, tag="compile-step"):
     ``user_text`` is the latest user text by D.G.17, at most 2000 code points.  ``step`` is left out for the next.
     ``callbacks`` are the functions of the host that the client answers for (D.W.4).  ``instructions`` are the host's to
     the summariser, in no log (C.F.4).  ``summary_seconds`` is the part of the time left that is for a summariser alone.
+    ``prompt`` is what the host adds to the request beside its history (P.A.3).
     """
 
     step: int | None = None
@@ -44,6 +46,7 @@ class CompileStep(Command, frozen=True, kw_only=True, tag="compile-step"):
     parent: ParentRun | None = None
     instructions: str | None = None
     summary_seconds: float = 0.0
+    prompt: PromptParts | None = None
 
 
 class OverflowStep(Command, frozen=True, kw_only=True, tag="overflow-step"):

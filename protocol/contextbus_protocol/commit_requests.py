@@ -11,6 +11,7 @@ from contextbus_protocol.events import (
     HistoryReplaced,
     MessageFact,
     PreparedFact,
+    PromptFact,
     RunStarted,
     StepFailed,
     UsageFact,
@@ -62,6 +63,19 @@ class HistoryFact(Value, frozen=True, kw_only=True):
     count: int = 0
 
 
+class PlacedPrompt(Value, frozen=True, kw_only=True):
+    """What a prompt comes to in one step: messages of the tail behind working memory, a prefill, and the fact.
+
+    ``layer`` is the blob of ``fact.layer``, absent where an earlier step stored it.
+    """
+
+    fact: PromptFact
+    system: tuple[ChatMessage, ...] = ()
+    tail: tuple[ChatMessage, ...] = ()
+    prefill: str | None = None
+    layer: bytes | None = None
+
+
 class Place(Message, frozen=True, kw_only=True, tag="place"):
     """Render, store and commit a decided step (selection to placement).
 
@@ -93,6 +107,7 @@ class Place(Message, frozen=True, kw_only=True, tag="place"):
     stale_thinking: tuple[tuple[int, int], ...] = ()
     checkpoint: str = ""
     checkpoint_restored: CompactionRestored | None = None
+    prompt: PlacedPrompt | None = None
 
 
 class Record(Message, frozen=True, kw_only=True, tag="record"):

@@ -44,7 +44,8 @@ class CompactionStarted(Event, frozen=True, kw_only=True, tag="compaction-starte
     events without it mean message estimates (C.O.12).  ``step`` is the step before which it happens;
     ``binds_thinking`` tells that its model binds thinking to the prefix (C.X.6), ``memory_sequence`` which state of the
     working memory it is of.  ``taken_by`` is the instance of the actor that took the evaluation: two that take one tell
-    their starts apart, and the second one asks no summariser (C.F.1).
+    their starts apart, and the second one asks no summariser (C.F.1).  ``prompt_tail_tokens`` is what the host's prompt
+    adds to the coming tail (C.M.14).
     """
 
     evaluation: str
@@ -64,6 +65,7 @@ class CompactionStarted(Event, frozen=True, kw_only=True, tag="compaction-starte
     binds_thinking: bool = False
     memory_sequence: int = 0
     taken_by: str = ""
+    prompt_tail_tokens: int = 0
 
 
 class ReplacedRange(Value, frozen=True):

@@ -57,7 +57,15 @@ from contextbus_protocol.working_memory import WorkingMemoryPatch, WorkingMemory
 __all__ = ["AnyEvent", "BlockFact", "CallFailed", "CallSucceeded", "Commit", "CompactionCompleted", "CompactionFailed"]
 __all__ += ["CompactionPhase", "CompactionReason", "CompactionReset", "CompactionRestored", "CompactionStarted"]
 __all__ += ["EntryFact", "Event", "HistoryCleared", "HistoryReplaced", "IdentifierCounts", "MessageFact"]
-__all__ += ["MessagesAppended", "PackageRedacted", "PreparedFact", "PreparedMessages", "RecordAllowed", "RecordErased"]
+__all__ += [
+    "MessagesAppended",
+    "PackageRedacted",
+    "PreparedFact",
+    "PreparedMessages",
+    "PromptFact",
+    "RecordAllowed",
+    "RecordErased",
+]
 __all__ += ["RecordReference", "RefreshRequested", "ReplacedRange", "ReplacementFact", "RunStarted", "SkillCall"]
 __all__ += ["SourceFact", "StepCompiled", "StepFailed", "SummaryRedacted", "TokenChange", "UnknownEvent", "UsageFact"]
 __all__ += ["WorkingMemoryCreated", "WorkingMemoryPatched", "WorkingMemoryUsed"]
@@ -188,6 +196,26 @@ class PreparedFact(Value, frozen=True, kw_only=True):
     tools_digest: str | None = None
 
 
+class PromptFact(Value, frozen=True, kw_only=True):
+    """What the host's prompt added to a step's request beside the history (P.A.3, P.A.6).
+
+    ``digest`` is that of its parts as the client rendered them, ``system`` the chain digest of its system layer, which
+    stands in the blob ``layer`` with what else does not change from step to step.  ``state`` and ``guardrails`` count
+    the messages of the tail, ``implicit`` tells that ``before_compile`` gave another one between them, ``prefill``
+    what became of the prefill.  The costs are in eighteenths of a token; the tail's holds the prefill.
+    """
+
+    digest: str
+    system: str = EMPTY_CHAIN
+    layer: str | None = None
+    state: int = 0
+    implicit: bool = False
+    guardrails: int = 0
+    prefill: Literal["sent", "degraded"] | None = None
+    system_eighteenths: int = 0
+    tail_eighteenths: int = 0
+
+
 class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
     """A step has its package.
 
@@ -232,6 +260,7 @@ class StepCompiled(Event, frozen=True, kw_only=True, tag="step-compiled"):
     erasures: int | None = None
     usage: tuple[UsageFact, ...] = ()
     warnings: tuple[WarningCode, ...] = ()
+    prompt: PromptFact | None = None
 
 
 class StepFailed(Event, frozen=True, kw_only=True, tag="step-failed"):

@@ -108,13 +108,17 @@ class Block(Value, frozen=True):
 
 
 class Package(Value, frozen=True, kw_only=True):
-    """What a compile yields (D.A.3)."""
+    """What a compile yields (D.A.3).
+
+    ``prefill`` is what the answer is to begin with, where the step's model takes one (P.C.2).
+    """
 
     version: Literal[1]
     run_id: str
     step: int
     blocks: tuple[Block, ...]
     manifest: ContextManifest
+    prefill: str | None = None
 
 
 class CountFact(Value, frozen=True):

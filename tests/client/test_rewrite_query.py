@@ -12,7 +12,7 @@ import contextbus.client as contextbus
 from contextbus.client import PreparedStep, StepContext
 from contextbus.client.callbacks import Callbacks
 from contextbus.client.request_view import RequestView
-from contextbus.client.step_hooks import StepHooks
+from contextbus.client.step_hooks import HookFunctions, StepHooks
 from contextbus.core.history import SourceHistory
 from contextbus_protocol import blobs
 from contextbus_protocol.callbacks import AskCallback
@@ -101,7 +101,7 @@ async def test_the_messages_are_read_only_when_a_function_is_asked() -> None:
         async def read_view(_: object) -> RequestView:
             return RequestView(counting)
 
-        hooks = StepHooks(model=MODEL, rewrite_query=rewrite)
+        hooks = StepHooks(model=MODEL, functions=HookFunctions(rewrite_query=rewrite))
         callbacks = Callbacks(bus.host, "r", hooks.answerers(), read_view)
         history = Counting().append([user("How?")], [0])
         counting = Counting(**{name: getattr(history, name) for name in SourceHistory.__struct_fields__})

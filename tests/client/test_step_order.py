@@ -13,7 +13,7 @@ import contextbus.client as contextbus
 from contextbus.client import PreparedStep, StepContext
 from contextbus.client.callbacks import Callbacks
 from contextbus.client.request_view import RequestView
-from contextbus.client.step_hooks import StepHooks
+from contextbus.client.step_hooks import HookFunctions, StepHooks
 from contextbus.core.compile import compile_context
 from contextbus.core.context_input import ContextInput
 from contextbus.sources.interface import check_source
@@ -123,7 +123,7 @@ async def test_a_function_is_called_once_however_many_instances_ask() -> None:
         return PreparedStep(overhead_tokens=len(calls))
 
     async with bus_with() as bus:
-        hooks = StepHooks(model=MODEL, prepare_step=prepare)
+        hooks = StepHooks(model=MODEL, functions=HookFunctions(prepare_step=prepare))
         callbacks = Callbacks(bus.host, "r", hooks.answerers(), read_nothing)
         answers: list[CallbackAnswered] = []
         for tokens in (("t1", "t2"), ("t3",)):

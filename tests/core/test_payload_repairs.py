@@ -12,7 +12,7 @@ from tests.core.payloads import TARGETS, call, codes, result, results_of, said, 
 
 from contextbus.core import wire
 from contextbus.core.payload import Request, assemble, render, start_rendering
-from contextbus.core.targets.anthropic import takes_prefill
+from contextbus.core.prefill_models import takes_prefill
 from contextbus_protocol.chat import (
     AnyPart,
     ApprovalRequest,
@@ -161,7 +161,7 @@ def test_a_model_that_takes_a_prefill_keeps_the_answer_last_and_stripped() -> No
     ],
 )
 def test_which_models_take_a_prefill(model_id: str, takes: bool) -> None:
-    assert takes_prefill(model_id) is takes
+    assert takes_prefill("anthropic", model_id) is takes
 
 
 @pytest.mark.rule("P.E.18")

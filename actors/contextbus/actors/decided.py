@@ -10,18 +10,19 @@ from contextbus.actors import gather
 from contextbus.actors.evaluating import restored_event
 from contextbus.actors.flight import Flight, Prepared
 from contextbus.actors.recorded import Tokenizers, estimator_of, head_of
-from contextbus.actors.settle import snapshot_of
+from contextbus.actors.settle import hook_of, snapshot_of
 from contextbus.core.owed import demand_missing, restore_results
 from contextbus.core.prefix import stale_ranges
 from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
-from contextbus.core.step import decide_step, warn_of_usage
+from contextbus.core.step import StepPlan, decide_step, warn_of_state, warn_of_usage
 from contextbus_protocol.blobs import StepOutput
 from contextbus_protocol.commands import CompileStep, OverflowStep
-from contextbus_protocol.commit_requests import Place, WorkingMemoryInput
+from contextbus_protocol.commit_requests import Place, PlacedPrompt, WorkingMemoryInput
 from contextbus_protocol.errors import InvalidRequestError
 from contextbus_protocol.events import WorkingMemoryUsed
 from contextbus_protocol.package import WarningCode
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import SourceResult
 
 replace = msgspec.structs.replace
@@ -93,11 +94,12 @@ def place_of(
         demanded=demands,
         erasures=flight.erasures,
         usage=usage,
-        warnings=(*warn_of_usage(fold, usage), *_warn_of_compaction(flight)),
+        warnings=(*warn_of_usage(fold, usage), *_warn_of_compaction(flight), *warn_of_state(fold, _parts_of(command))),
         blocks=prepared.after.blocks.chain,
         checkpoint="" if checkpoint is None else checkpoint.replaced_by,
         checkpoint_restored=restored_event(fold, flight),
-        stale_thinking=stale_ranges(prepared.after, prepared.options, prepared.history.count) if plan.tail_kept else (),
+        stale_thinking=_stale_ranges(prepared),
+        prompt=_prompt_to_place(fold, plan),
     )
     if isinstance(command, OverflowStep):
         output = stored_output(flight)
@@ -109,6 +111,7 @@ def place_of(
             tools=None if output is None else output.tools,
             overflow=plan.input_tokens,
         )
+    hook = hook_of(flight)
     return replace(
         place,
         options=command.options,  # as the command has them: what the hook changed is a fact of its own
@@ -116,9 +119,29 @@ def place_of(
         host_request=command.refresh,
         # a query that the host emptied is a fact too: it is why no source was asked (D.G.21)
         rewritten=flight.rewrite is not None and (plan.refresh.retrieve or plan.refresh.skipped),
-        prepared=None if flight.hook is None else flight.hook.messages,
+        prepared=None if hook is None else hook.messages,
         tools=None if flight.hook is None else flight.hook.tools,
     )
+
+
+def _stale_ranges(prepared: Prepared) -> tuple[tuple[int, int], ...]:
+    plan = prepared.plan
+    if not plan.tail_kept:
+        return ()
+    prompt = None if plan.prompt is None else plan.prompt.fact
+    return stale_ranges(prepared.after, prepared.options, prepared.history.count, prompt)
+
+
+def _prompt_to_place(fold: RunState, plan: StepPlan) -> PlacedPrompt | None:
+    """What the prompt comes to; a layer that the last step's commit names is stored already."""
+    prompt, last = plan.prompt, None if fold.last is None else fold.last.prompt
+    if prompt is None or last is None or last.layer != prompt.fact.layer:
+        return prompt
+    return replace(prompt, layer=None)
+
+
+def _parts_of(command: CompileStep | OverflowStep) -> PromptParts | None:
+    return command.prompt if isinstance(command, CompileStep) else None
 
 
 def _warn_of_compaction(flight: Flight) -> tuple[WarningCode, ...]:

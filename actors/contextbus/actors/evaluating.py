@@ -27,7 +27,9 @@ from contextbus.core.compaction.evaluation import (
     target_tokens,
     tokens_before,
 )
+from contextbus.core.estimate import Estimator
 from contextbus.core.projection import applied
+from contextbus.core.prompt import place_prompt
 from contextbus.core.run_state import RunState
 from contextbus_protocol import digests, subjects
 from contextbus_protocol.callbacks import BudgetInfo, CallbackAnswered, CallbackName, Composition, TriggerSnapshot
@@ -35,7 +37,13 @@ from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commands import CompileStep, OverflowStep
 from contextbus_protocol.compaction import Compact, CompactionEnded
 from contextbus_protocol.errors import ContextBudgetExceededError, ErrorData, NotFoundError, error_of
-from contextbus_protocol.events import CompactionFailed, CompactionPhase, CompactionRestored, CompactionStarted
+from contextbus_protocol.events import (
+    CompactionFailed,
+    CompactionPhase,
+    CompactionRestored,
+    CompactionStarted,
+    PromptFact,
+)
 from contextbus_protocol.values import CompactionOptions, StepOptions
 
 replace = msgspec.structs.replace
@@ -104,6 +112,7 @@ def next_evaluation(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> E
         working_memory=snapshot_of(flight),
         estimator=estimator,
         host_tokens=flight.host_tokens,
+        prompt=_prompt_fact(fold, flight, options, estimator),
     )
     if isinstance(flight.command, OverflowStep):
         return _evaluated(fold, flight, options, compaction, estimate, None)
@@ -125,6 +134,14 @@ def next_evaluation(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> E
             return _evaluated(fold, flight, options, compaction, estimate, index)
         case _:
             return None
+
+
+def _prompt_fact(fold: RunState, flight: Flight, options: StepOptions, estimator: Estimator) -> PromptFact | None:
+    """What the prompt adds to the request, before the host's hooks: compaction comes first (P.D.4)."""
+    if not isinstance(flight.command, CompileStep):
+        return None if fold.last is None else fold.last.prompt
+    placed = place_prompt(flight.command.prompt, None, options, estimator)
+    return None if placed is None else placed.fact
 
 
 def asks_host(flight: Flight) -> bool:
@@ -196,6 +213,7 @@ def _evaluated(
         policy=policy_of(compaction, index),
         binds_thinking=binds_thinking(options.model, options.bound_models),
         memory_sequence=0 if items is None or items.snapshot is None else items.sequence,
+        prompt_tail_tokens=estimate.prompt_tail,
     )
     given = None if index is None else _given_messages(flight)
     return Evaluated(started, given is None and is_paused(flight.prepared.after), given)

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from contextbus.core.prompt import digest_parts
 from contextbus.core.run_state import CommandFact, RunState
 from contextbus.core.step import StepPlan
 from contextbus_protocol import digests
@@ -85,6 +86,9 @@ class Flight(msgspec.Struct, frozen=True):
     is the sequence of the commit whose stored package is gone, 0 if none is.  ``timed`` tells that the timer runs which
     ends the questions to the host and to sources; ``usage`` is what answers cost that were forgotten again.
 
+    ``hook``, ``implicit``, ``transformed`` and ``rewrite`` are what the host's ``prepare_step``, ``before_compile``,
+    ``transform_context`` and ``rewrite_query`` gave.
+
     ``question`` is the token of what the host is asked for at present, of the function ``asked``, ``trigger`` the index
     of the trigger among them.  ``checkpoint`` is
     the blob of a checkpoint that was read, ``host_tokens`` what the host counted, ``matched`` what its triggers said,
@@ -102,6 +106,8 @@ class Flight(msgspec.Struct, frozen=True):
     prepared: Prepared | None = None
     hook: CallbackAnswered | None = None
     rewrite: CallbackAnswered | None = None
+    implicit: CallbackAnswered | None = None
+    transformed: CallbackAnswered | None = None
     offers: tuple[Offers, ...] = ()
     reading: tuple[str, ...] = ()
     erasures: int | None = None
@@ -179,6 +185,8 @@ def digest_command(command: RunCommand) -> str:
                 command.options,
                 command.refresh,
             )
+            if command.prompt is not None:  # without one the digest is what older releases made
+                key = (*key, digest_parts(command.prompt))
         case ReportStep():
             chain = None if command.history is None else command.history.chain
             key = (

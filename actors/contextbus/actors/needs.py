@@ -70,6 +70,12 @@ def next_need(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> tuple[F
     if "prepare-step" in callbacks and flight.hook is None:
         return flight, AskHost("prepare-step")
     _check_answer(flight.hook)
+    if "before-compile" in callbacks and flight.implicit is None:
+        return flight, AskHost("before-compile")
+    _check_answer(flight.implicit)
+    if "transform-context" in callbacks and flight.transformed is None:
+        return flight, AskHost("transform-context")
+    _check_answer(flight.transformed)
     prepared = flight.prepared
     assert prepared is not None
     refresh = prepared.plan.refresh

@@ -125,7 +125,7 @@ class Placement:
     def _render(self, message: Place) -> tuple[Job, tuple[tuple[str, bytes], ...]]:
         memory = message.working_memory
         snapshot = None if memory is None else memory.snapshot
-        package = place(message.decision, message.results, snapshot, message.query, message.restored)
+        package = place(message.decision, message.results, snapshot, message.query, message.restored, message.prompt)
         estimator = make_estimator(message.options.estimator, self._tokenizers)
         events, stored = _history_events(message.history)
         if message.checkpoint_restored is not None:

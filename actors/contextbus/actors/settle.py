@@ -12,17 +12,22 @@ from contextbus.actors.effects import Load
 from contextbus.actors.flight import Flight, Prepared, StepCommand, digest_command
 from contextbus.actors.recorded import Tokenizers, estimator_of, pinned_scope
 from contextbus.core.budget import require_count, validate_budget
+from contextbus.core.estimate import Estimator
 from contextbus.core.prepared import prepared_fact, prepared_options, prepared_user_text
+from contextbus.core.prompt import digest_parts, implicit_message, place_prompt, prompt_again
 from contextbus.core.run import find_command
 from contextbus.core.run_state import CommandFact, LastStep, RunState
 from contextbus.core.scope import narrow
 from contextbus.core.step import overflow_limit, plan_overflow, plan_step, take_messages
+from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import CompileStep, OverflowStep
-from contextbus_protocol.commit_requests import HistoryFact
+from contextbus_protocol.commit_requests import HistoryFact, PlacedPrompt
 from contextbus_protocol.errors import CommandMismatchError, InvalidRequestError, InvalidTypeError, StaleStepError
 from contextbus_protocol.package import Package
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.questions import AskItems
+from contextbus_protocol.values import StepOptions
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
 replace = msgspec.structs.replace
@@ -92,6 +97,8 @@ def is_reopened(fold: RunState, command: CompileStep) -> bool:
     last = fold.last
     if last is None or last.status != "open" or not last.chain == command.history.chain == fold.history.chain:
         return False
+    if digest_parts(command.prompt) != ("" if last.prompt is None else last.prompt.digest):
+        return False  # the package holds the state and guardrails of another prompt (P.A.3)
     # a stored package is for its effective scope only (D.K.3)
     return fold.scope is None or narrow(fold.scope, command.options.scope) == narrow(fold.scope, last.scope)
 
@@ -153,13 +160,30 @@ def settle_step(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> Fligh
             raise InvalidRequestError("only a step is settled")
 
 
+def hook_of(flight: Flight) -> CallbackAnswered | None:
+    """What the host's functions changed of a step: the messages of ``transform_context`` are the last word (P.D.4)."""
+    hook, transformed = flight.hook, flight.transformed
+    if transformed is None or transformed.messages is None:
+        return hook
+    return transformed if hook is None else replace(hook, messages=transformed.messages)
+
+
+def prompt_of(
+    parts: PromptParts | None, flight: Flight, options: StepOptions, estimator: Estimator
+) -> PlacedPrompt | None:
+    """What the prompt of a step comes to, as far as it is known by now."""
+    text = None if flight.implicit is None else flight.implicit.text
+    return place_prompt(parts, implicit_message(text) if text else None, options, estimator)
+
+
 def _settle_compile(fold: RunState, flight: Flight, command: CompileStep, tokenizers: Tokenizers) -> Prepared:
     estimator = estimator_of(fold, command.options.estimator, tokenizers)
     scope = pinned_scope(fold, command.options.scope, command.parent)
     after, history = take_messages(fold, command.history, scope, estimator, command.parent)
-    hook = None if flight.hook is None else prepared_fact(flight.hook, estimator)
+    answer = hook_of(flight)
+    hook = None if answer is None else prepared_fact(answer, estimator)
     options = prepared_options(command.options, hook)
-    messages = None if flight.hook is None else flight.hook.messages
+    messages = None if answer is None else answer.messages
     plan = plan_step(
         after,
         step=number_step(fold, flight, command),
@@ -171,6 +195,7 @@ def _settle_compile(fold: RunState, flight: Flight, command: CompileStep, tokeni
         rewritten=None if flight.rewrite is None else flight.rewrite.text,
         prepared=hook,
         messages=messages,
+        prompt=prompt_of(command.prompt, flight, options, estimator),
     )
     return Prepared(fold.sequence, after, history, plan, scope, options, hook)
 
@@ -184,10 +209,19 @@ def _settle_overflow(fold: RunState, flight: Flight, command: OverflowStep, toke
         query=_stored_query(flight, last.package),
         estimator=estimator,
         snapshot=snapshot_of(flight),
+        prompt=_stored_prompt(flight, last),
     )
     history = HistoryFact(chain=fold.history.chain, count=fold.history.count)
     scope = last.scope if fold.scope is None else narrow(fold.scope, last.scope)
     return Prepared(fold.sequence, fold, history, plan, scope, last.options, last.prepared)
+
+
+def _stored_prompt(flight: Flight, last: LastStep) -> PlacedPrompt | None:
+    """What the prompt of the step that is compiled again came to, once its package was read (D.I.1)."""
+    output = next((o.output for o in flight.offers if o.output is not None), None)
+    if last.prompt is None or output is None:
+        return None
+    return prompt_again(last.prompt, decode_json(bytes(output.package), Package))
 
 
 def check_overflow(fold: RunState, command: OverflowStep) -> LastStep:

@@ -51,6 +51,8 @@ def compile_event(
         facts = digests.digest_bytes(all_entries)
         stored += ((facts, all_entries),)
         entries = tuple(e for e in entries if e.selected)
+    if message.prompt is not None and message.prompt.layer is not None:
+        stored += ((digests.digest_bytes(message.prompt.layer), message.prompt.layer),)
     manifest = package.manifest
     messages: list[tuple[BlockPlacement, ChatMessage]] = [
         (block.placement, message) for block in package.blocks for message in block.messages
@@ -92,6 +94,7 @@ def compile_event(
         erasures=message.erasures,
         usage=message.usage,
         warnings=message.warnings,
+        prompt=None if message.prompt is None else message.prompt.fact,
     )
     return event, data.decode(), stored
 

@@ -181,6 +181,10 @@ def take_answer(flight: Flight, message: AnyMessage) -> tuple[Flight, Effects, b
             return evaluating.note_given(flight, check_answer(message)), (), True
         case CallbackAnswered(name="prepare-step"):
             return replace(flight, phase="open", hook=check_answer(message), prepared=None), (), True
+        case CallbackAnswered(name="before-compile"):
+            return replace(flight, phase="open", implicit=check_answer(message), prepared=None), (), True
+        case CallbackAnswered(name="transform-context"):
+            return replace(flight, phase="open", transformed=check_answer(message), prepared=None), (), True
         case CallbackAnswered():
             return replace(flight, phase="open", rewrite=check_answer(message), prepared=None), (), True
         case Fetched(code=None, blobs=found) if flight.phase == "restore":

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from contextbus.client.compiler import Compiler
     from contextbus.client.context_bus import ContextBus
     from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
+    from contextbus.client.prompt import Prompt
     from contextbus.client.report import Report
     from contextbus.client.run import Run
     from contextbus.client.snapshot_tools import SnapshotHandle, working_memory_tools
-    from contextbus.client.step_hooks import PreparedStep, StepContext
+    from contextbus.client.step_hooks import CompileContext, PreparedStep, StepContext
     from contextbus.client.token_estimator import TokenEstimator, create_token_estimator
     from contextbus.client.triggers import CompactionSnapshot, cache_likely_cold, messages_exceed, tokens_exceed
     from contextbus.client.window import Window
@@ -88,6 +89,7 @@ __all__ = [
     "CompactionInfo",
     "CompactionPlan",
     "CompactionSnapshot",
+    "CompileContext",
     "CompiledStep",
     "Compiler",
     "ContextBudget",
@@ -99,6 +101,7 @@ __all__ = [
     "Model",
     "ModelPrefix",
     "PreparedStep",
+    "Prompt",
     "RefreshOptions",
     "Report",
     "RetentionPolicy",
@@ -160,9 +163,10 @@ _MODULES: Final = {
     "contextbus.client.compiler": ("Compiler",),
     "contextbus.client.context_bus": ("ContextBus",),
     "contextbus.client.opening": ("open",),
+    "contextbus.client.prompt": ("Prompt",),
     "contextbus.client.report": ("Report",),
     "contextbus.client.run": ("Run",),
-    "contextbus.client.step_hooks": ("PreparedStep", "StepContext"),
+    "contextbus.client.step_hooks": ("CompileContext", "PreparedStep", "StepContext"),
     "contextbus.client.token_estimator": ("TokenEstimator", "create_token_estimator"),
     "contextbus.client.triggers": ("CompactionSnapshot", "cache_likely_cold", "messages_exceed", "tokens_exceed"),
     "contextbus.client.window": ("Window",),

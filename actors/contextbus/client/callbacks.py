@@ -24,7 +24,7 @@ Answerer = Callable[[AskCallback, RequestView], Awaitable[CallbackAnswered]]
 ReadView = Callable[[HistoryState | None], Awaitable[RequestView]]
 """Gives the request history that a question is about, read from the log where this client is behind."""
 
-_ONCE: Final = ("prepare-step", "rewrite-query")
+_ONCE: Final = ("prepare-step", "before-compile", "transform-context", "rewrite-query")
 """Functions that a command calls once, whatever the history is when they are asked again."""
 
 _log = get_logger(__name__)

@@ -14,6 +14,7 @@ from contextbus.core.targets.tools import tools_text
 from contextbus.core.wire import Target
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.package import Block, ContextManifest, ContextWarning, Package, WarningCode
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Model
 
 Tools = Iterable[Mapping[str, object]] | str | None
@@ -33,8 +34,8 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
 
     ``sequence`` and ``commit`` name the step in the log, ``reference`` its package in the store.  ``text`` is the
     package's JSON, byte for byte as stored.  ``stored`` tells that the step was in the log already, and is sent again.
-    ``durability`` names what the acknowledgement rests on.  ``codes`` are warnings beside the manifest's, ``rendered``
-    holds what ``payload`` gave last.
+    ``durability`` names what the acknowledgement rests on.  ``codes`` are warnings beside the manifest's, ``prompt``
+    is what the host adds to the request, ``rendered`` holds what ``payload`` gave last.
     """
 
     run: str
@@ -51,6 +52,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
     durability: str = ""
     histories: Mapping[Target, Rendering]
     codes: tuple[WarningCode, ...] = ()
+    prompt: PromptParts | None = None
     rendered: RenderedPayload = msgspec.field(default_factory=RenderedPayload)
 
     @property
@@ -92,6 +94,8 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
         payload = assemble(
             Request(
                 history=history,
+                system=() if self.prompt is None else self.prompt.system,
+                prefill=self.package.prefill,
                 blocks=self.messages_of("append"),
                 tail=self.messages_of("ephemeral-tail"),
                 tools=self.tools if tools is None else tools_text(tools),

@@ -15,7 +15,7 @@ from contextbus.client.memories import Memories
 from contextbus.client.reading import read_blobs, read_log
 from contextbus.client.run import Run
 from contextbus.client.run_options import read_options
-from contextbus.client.step_hooks import PrepareStep, RewriteQuery
+from contextbus.client.step_hooks import BeforeCompile, HookFunctions, PrepareStep, RewriteQuery, TransformContext
 from contextbus.client.window import Window
 from contextbus.core.observer import Observer
 from contextbus.core.scope import require_scope, require_within
@@ -107,6 +107,8 @@ class ContextBus:
         compaction: Compaction | Window | None = None,
         bound_models: Sequence[ModelPrefix] = (),
         prepare_step: PrepareStep | None = None,
+        before_compile: BeforeCompile | None = None,
+        transform_context: TransformContext | None = None,
         rewrite_query: RewriteQuery | None = None,
         on_warning: OnWarning | None = None,
     ) -> Run:
@@ -126,6 +128,8 @@ class ContextBus:
                 model's window (P.J).
             bound_models: further models that bind their thinking to the prefix (D.F.12).
             prepare_step: is asked before each step and may change messages, model, tools and overhead (D.R.2).
+            before_compile: gives a text that stands in the tail of the next request, escaped (P.D.1).
+            transform_context: makes the history of the next request of the run's; it never becomes history (P.D.4).
             rewrite_query: makes the query that sources are asked of the step's own (D.A.9).
             on_warning: is told each warning of a step once it is stored, async or not (D.G.26, D.W.4).
 
@@ -157,8 +161,12 @@ class ContextBus:
             parent=above,
             compaction=compaction,
             bound_models=bound_models,
-            prepare_step=prepare_step,
-            rewrite_query=rewrite_query,
+            hooks=HookFunctions(
+                prepare_step=prepare_step,
+                before_compile=before_compile,
+                transform_context=transform_context,
+                rewrite_query=rewrite_query,
+            ),
             on_warning=on_warning,
         )
         held = Run(self, run or f"run-{uuid.uuid4().hex[:12]}", options)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from contextbus.client.callbacks import Callbacks
-from contextbus.client.compaction_log import CompactionTeller
 from contextbus.client.compiled import CompiledStep, Tools
 from contextbus.client.evidence import read_evidence
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.report import Report, read_report
-from contextbus.client.run_options import OpenBus, RunOptions
-from contextbus.client.run_requests import RunRequests
-from contextbus.client.sending import DEFAULT_SECONDS, Sender, new_id
+from contextbus.client.run_steps import RunSteps
+from contextbus.client.sending import DEFAULT_SECONDS, new_id
 from contextbus.client.snapshot_tools import WorkingMemoryTools
 from contextbus.client.step_hooks import StepHooks
-from contextbus.client.working_memory import RunWorkingMemory
 from contextbus.core.budget import require_count
-from contextbus.core.run import find_command
-from contextbus.core.run_state import RunState
 from contextbus.core.targets.tools import tools_text
 from contextbus.core.working_memory_tools import DEFAULT_PREFIX
 from contextbus.runtime.clock import SystemClock
-from contextbus.runtime.telemetry import report_compile
-from contextbus.runtime.telling import tell_warnings
-from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import (
     CompileStep,
     OverflowStep,
@@ -34,68 +25,21 @@ from contextbus_protocol.commands import (
     StepCompiled,
 )
 from contextbus_protocol.errors import (
-    ContextBusError,
-    HookFailedError,
     InvalidRequestError,
     InvalidTypeError,
-    SourceFailedError,
-    SummariserFailedError,
 )
-from contextbus_protocol.package import ContextWarning, Package
+from contextbus_protocol.package import ContextWarning
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Model
 
 _clock = SystemClock()
 
 
-class Run(RunRequests):
+class Run(RunSteps):
     """One run; made by ``ContextBus.run``.  ``working_memory`` creates, patches and reads its working memory.
 
     Calls of one run are made one after the other; several clients may hold the same run.
     """
-
-    def __init__(self, bus: OpenBus, run: str, options: RunOptions) -> None:
-        super().__init__(bus.driver, run, Sender(bus.host, bus.tenant, run))
-        self.scope = options.scope
-        self.sources = options.sources
-        self._bus = bus
-        self._options = options
-        self.working_memory = RunWorkingMemory(self._sender)
-        self._teller = CompactionTeller(bus.driver, run, options.compaction)
-        self._open: CompiledStep | None = None
-        self._reported: int | None = None  # the step whose report was not acknowledged yet
-        self._compiled: CompiledStep | None = None  # the last one, which an overflow may have compiled again
-
-    @property
-    def messages(self) -> tuple[object, ...]:
-        """The source messages that this client knows of."""
-        return tuple(self._sender.handle.history.messages())
-
-    @property
-    def state(self) -> RunState:
-        """The run as its log said when it was read last."""
-        return self._history.content.state
-
-    async def load(self, at_least: int = 0) -> None:
-        """Read the run from the log; messages that were not handed over yet stay behind what is read.
-
-        Raises:
-            DeadlineExceededError: log or store do not answer.
-            NotFoundError: messages of the run are no longer stored.
-        """
-        first = not self.state.sequence
-        await self._history.load(at_least)
-        if first:
-            self._teller.sequence = self.state.sequence
-
-    def append(self, *messages: GivenMessage) -> None:
-        """Add source messages to the history: user input, tool results, answers.
-
-        They travel with the next step; nothing is sent now.
-
-        Raises:
-            InvalidTypeError: a message cannot be read; the text names it.
-        """
-        self._history.append(read_given(messages))
 
     async def before_model_call(
         self,
@@ -105,6 +49,7 @@ class Run(RunRequests):
         step: int | None = None,
         overhead_tokens: int | None = None,
         tools: Tools = None,
+        prompt: PromptParts | None = None,
         output_schema: Mapping[str, object] | None = None,
         settings: Mapping[str, object] | None = None,
         refresh: bool = False,
@@ -121,6 +66,7 @@ class Run(RunRequests):
             overhead_tokens: tokens of tool schemas, output schema and framing; counted from ``tools`` and
                 ``output_schema`` when not given (D.M.15).
             tools: the tool definitions of the call.
+            prompt: what the request holds beside the history: system messages, state, guardrails (P.A.3).
             output_schema: the JSON Schema of the answer.
             settings: what else the request is sent with, such as provider options, tool choice, active tools: a
                 measured count holds only as long as they are the same (C.M.3).
@@ -158,10 +104,10 @@ class Run(RunRequests):
         )
         hooks = StepHooks(
             model=model,
-            prepare_step=self._options.prepare_step,
-            rewrite_query=self._options.rewrite_query,
+            functions=self._options.hooks,
             tools=definitions,
             count_overhead=count,
+            prompt=prompt,
         )
         callbacks = self._callbacks(hooks)
         command = command or new_id()
@@ -184,11 +130,12 @@ class Run(RunRequests):
                 parent=self._options.parent,
                 instructions=self._options.instructions,
                 summary_seconds=self._options.summary_seconds,
+                prompt=prompt,
             )
 
         asked = self._sender.race(make, StepCompiled, self.load, callbacks.take)
         answer = await self._await_step(asked, command, callbacks)
-        compiled = await self._take_step(answer, model, definitions)
+        compiled = await self._take_step(answer, model, definitions, prompt)
         await self._tell(compiled, compiled.warnings, _clock.elapsed() - begin)
         return compiled
 
@@ -217,9 +164,9 @@ class Run(RunRequests):
             require_count("input_tokens", input_tokens)
         before, last = self._compiled, self.state.last
         if before is not None:
-            model, tools = before.model, before.tools
+            model, tools, prompt = before.model, before.tools, before.prompt
         elif last is not None:  # after a restart the log's last step; the texts of its tools are not in it (D.W.1)
-            model, tools = last.options.model, None
+            model, tools, prompt = last.options.model, None, await self._read_layer(last)
         else:
             raise InvalidTypeError("no step was compiled; before_model_call comes before on_overflow")
         asks = ("overflow", self._last_step(), input_tokens)
@@ -236,7 +183,7 @@ class Run(RunRequests):
         )
         asked = self._sender.ask("selection", again, StepCompiled, callbacks.take)
         answer = await self._await_step(asked, command, callbacks)
-        compiled = await self._take_step(answer, model, tools)
+        compiled = await self._take_step(answer, model, tools, prompt)
         codes = map(ContextWarning, compiled.codes)  # of a source that failed the host was told when it was asked
         await self._tell(compiled, codes, _clock.elapsed() - begin)
         return compiled
@@ -266,7 +213,7 @@ class Run(RunRequests):
         added = read_given(report.messages) if succeeded else ()
         fields = read_report(report)
         rendered = None if step is None else step.rendered.payload
-        evidence = read_evidence(report, added, self._model_of(number), rendered, self._history.breakpoints)
+        evidence = read_evidence(report, added, self._model_of(number), rendered)
         asks, self._reported = ("report", number), number
         command = self._commands.id_of(asks, command)
 
@@ -292,24 +239,6 @@ class Run(RunRequests):
         self._commands.close(asks)
         self._open = self._reported = None
 
-    def _model_of(self, step: int) -> Model | None:
-        """The model of the open step: of this client's, or after a restart of the log's (D.W.1)."""
-        if self._open is not None:
-            return self._open.model
-        last = self.state.last
-        return last.options.model if last is not None and last.step == step else None
-
-    def _is_recorded(self, command: str, status: str) -> bool:
-        """Whether the log was read since a report whose acknowledgement was lost, and holds it with its messages."""
-        last = self.state.last
-        return last is not None and last.status == status and find_command(self.state, command) is not None
-
-    def _open_number(self) -> int | None:
-        """The log's last step, if it is open and nothing came after what was read, or its report is on its way."""
-        state = self.state
-        is_open = state.last is not None and state.last.status == "open" and state.sequence == self._sender.handle.seen
-        return state.last.step if is_open and state.last is not None else self._reported
-
     def working_memory_tools(
         self, *, prefix: str = DEFAULT_PREFIX, agent_path: Sequence[str] = ()
     ) -> WorkingMemoryTools:
@@ -324,13 +253,6 @@ class Run(RunRequests):
         """
         return self.working_memory.tools(prefix, agent_path, step=self._last_step)
 
-    def _last_step(self) -> int:
-        """The number of the step whose model call made a tool call or overflowed, also after a restart."""
-        if self._compiled is not None:
-            return self._compiled.step
-        last = self.state.last
-        return 0 if last is None else last.step
-
     async def flush(self, *, seconds: float = DEFAULT_SECONDS) -> None:
         """Record appended messages now, without a step.
 
@@ -340,59 +262,3 @@ class Run(RunRequests):
             DeadlineExceededError: no answer came; what the log has by then is not recorded again.
         """
         await self._history.flush(self._options, seconds)
-
-    def _callbacks(self, hooks: StepHooks | None) -> Callbacks:
-        """What answers for the host's functions while a step is compiled; its hooks are not run again (D.I.5)."""
-        answerers = self._options.compaction_answerers()
-        if hooks is not None:
-            answerers.update(hooks.answerers())
-        return Callbacks(self._bus.host, self.id, answerers, self._history.view)
-
-    async def _await_step(self, asked: Awaitable[StepCompiled], command: str, callbacks: Callbacks) -> StepCompiled:
-        """A step's answer; what it failed with has the original exception as its cause in one process (D.W.2)."""
-        try:
-            answer = await asked
-        except ContextBusError as exc:
-            await self._teller.tell(command)
-            if isinstance(exc, SourceFailedError | SummariserFailedError):
-                raise exc from self._bus.failure_of(self.id, exc.origin) or callbacks.error
-            if isinstance(exc, HookFailedError):
-                raise exc from callbacks.error
-            raise
-        except BaseException:
-            self._teller.expect()
-            raise
-        finally:
-            callbacks.close()
-            self._bus.note_over(self.id, command)
-        await self._teller.tell_step(command, answer, self._sender.handle.history)
-        return answer
-
-    async def _take_step(self, answer: StepCompiled, model: Model, tools: str | None) -> CompiledStep:
-        package = decode_json(answer.package, Package)
-        rendered = await self._history.take_step(answer, package)
-        self._commands.clear()
-        self._reported = None
-        self._open = self._compiled = CompiledStep(
-            run=self.id,
-            step=answer.step,
-            command=answer.command,
-            sequence=answer.sequence,
-            commit=answer.commit,
-            reference=answer.reference,
-            text=answer.package,
-            package=package,
-            model=model if answer.options is None else answer.options.model,
-            tools=tools if answer.tools is None else tools_text(answer.tools),
-            stored=answer.stored,
-            durability=answer.durability,
-            histories=rendered,
-            codes=answer.warnings,
-        )
-        return self._open
-
-    async def _tell(self, compiled: CompiledStep, warnings: Iterable[ContextWarning], seconds: float) -> None:
-        """Tell observer and host of a step that was compiled now; their failure changes nothing (D.S.5, D.W.4)."""
-        if not compiled.stored:
-            report_compile(self._bus.observer, compiled.manifest, seconds)
-            await tell_warnings(self._options.on_warning, warnings, run=self.id, step=compiled.step)

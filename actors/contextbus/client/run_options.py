@@ -10,7 +10,7 @@ import msgspec
 from contextbus.client.callbacks import Answerer
 from contextbus.client.compaction_hooks import CompactionHooks
 from contextbus.client.compaction_options import Compaction, CompactionSetup
-from contextbus.client.step_hooks import PrepareStep, RewriteQuery
+from contextbus.client.step_hooks import HookFunctions
 from contextbus.client.window import Window
 from contextbus.core.budget import merge_budget, merge_refresh
 from contextbus.core.estimate import estimate_overhead, make_estimator
@@ -65,8 +65,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     parent: ParentRun | None = None
     compaction: CompactionSetup | None = None
     bound_models: tuple[ModelPrefix, ...] = ()
-    prepare_step: PrepareStep | None = None
-    rewrite_query: RewriteQuery | None = None
+    hooks: HookFunctions = HookFunctions()
     on_warning: OnWarning | None = None
 
     @property
@@ -146,8 +145,7 @@ def read_options(
     parent: ParentRun | None,
     compaction: Compaction | Window | None = None,
     bound_models: Sequence[ModelPrefix],
-    prepare_step: PrepareStep | None,
-    rewrite_query: RewriteQuery | None,
+    hooks: HookFunctions,
     on_warning: OnWarning | None,
 ) -> RunOptions:
     """The options of a run, what is given in part merged over the defaults.
@@ -155,7 +153,7 @@ def read_options(
     Raises:
         InvalidTypeError: an option is malformed; the message names it.
     """
-    functions = {"prepare_step": prepare_step, "rewrite_query": rewrite_query, "on_warning": on_warning}
+    functions = {**msgspec.structs.asdict(hooks), "on_warning": on_warning}
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise InvalidTypeError(f"{name} must be a function, not {type(function).__name__}")
@@ -170,8 +168,7 @@ def read_options(
         parent=parent,
         compaction=None if compaction is None else compaction.setup(),
         bound_models=tuple(bound_models),
-        prepare_step=prepare_step,
-        rewrite_query=rewrite_query,
+        hooks=hooks,
         on_warning=on_warning,
     )
     for name, kind in (("scope", Scope), ("estimator", EstimatorSpec)):

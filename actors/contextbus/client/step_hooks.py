@@ -1,8 +1,10 @@
-"""What ``prepare_step`` and ``rewrite_query`` make of a step (D.A.9, D.R.2, D.W.7)."""
+"""What the host's functions make of a step before it is compiled (D.A.9, D.R.2, D.W.7, P.D)."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
+from typing import cast
 
 import msgspec
 
@@ -10,12 +12,14 @@ from contextbus.client.callbacks import Answerer, settle_value
 from contextbus.client.compiled import Tools
 from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.request_view import RequestView
-from contextbus.core.history import normalise
+from contextbus.core.history import digest_message, normalise
 from contextbus.core.targets.tools import tools_text
+from contextbus.core.transformed import place_blocks
 from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidTypeError
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Model
 
 
@@ -43,40 +47,80 @@ class PreparedStep(msgspec.Struct, frozen=True, kw_only=True):
     overhead_tokens: int | None = None
 
 
+class CompileContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``before_compile`` gets to see of a step: nothing of it can be changed (P.D.4).
+
+    ``system`` are the messages of the system layer, ``history`` those behind it without our blocks.  ``state`` is what
+    the prompt was given, ``state_xml`` how the model gets it; None without state.
+    """
+
+    run: str
+    step: int
+    system: tuple[ChatMessage, ...]
+    history: tuple[ChatMessage, ...]
+    state: object | None
+    state_xml: str | None
+    model: Model
+
+
+BeforeCompile = Callable[[CompileContext], "str | Awaitable[str | None] | None"]
+TransformContext = Callable[[tuple[ChatMessage, ...]], "Sequence[GivenMessage] | Awaitable[Sequence[GivenMessage]]"]
 PrepareStep = Callable[[StepContext], "PreparedStep | Awaitable[PreparedStep | None] | None"]
 RewriteQuery = Callable[[str, StepContext], "str | Awaitable[str]"]
 CountOverhead = Callable[[str | None, str], int]
 """Tokens of tool definitions as JSON text, output schema and framing for a provider."""
 
 
+class HookFunctions(msgspec.Struct, frozen=True, kw_only=True):
+    """The functions of the host that take part in a step, in the order in which they are asked (P.D.4)."""
+
+    prepare_step: PrepareStep | None = None
+    before_compile: BeforeCompile | None = None
+    transform_context: TransformContext | None = None
+    rewrite_query: RewriteQuery | None = None
+
+
+class _Given(msgspec.Struct):
+    """What ``prepare_step`` gave, for the functions behind it."""
+
+    messages: tuple[ChatMessage, ...] | None = None
+    model: Model | None = None
+
+
 class StepHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """The two functions, and what they are called with.
+    """The functions, and what they are called with.
 
     ``tools`` are the tool definitions of the step as JSON text.  ``count_overhead`` counts the overhead of other tools,
-    or of a model of another provider; None where the caller named the overhead.
+    or of a model of another provider; None where the caller named the overhead.  ``prompt`` is what the host adds to
+    the request, ``state`` the state in it as it was given.
     """
 
     model: Model
-    prepare_step: PrepareStep | None = None
-    rewrite_query: RewriteQuery | None = None
+    functions: HookFunctions = HookFunctions()
     tools: str | None = None
     count_overhead: CountOverhead | None = None
+    prompt: PromptParts | None = None
+    state: object | None = None
+    given: _Given = msgspec.field(default_factory=_Given)
 
     def answerers(self) -> dict[CallbackName, Answerer]:
         """What answers for each of the functions that there are."""
-        found: dict[CallbackName, Answerer] = {}
-        if self.prepare_step is not None:
-            found["prepare-step"] = self._prepare
-        if self.rewrite_query is not None:
-            found["rewrite-query"] = self._rewrite
-        return found
+        functions = self.functions
+        answerers: tuple[tuple[CallbackName, object, Answerer], ...] = (
+            ("prepare-step", functions.prepare_step, self._prepare),
+            ("before-compile", functions.before_compile, self._before),
+            ("transform-context", functions.transform_context, self._transform),
+            ("rewrite-query", functions.rewrite_query, self._rewrite),
+        )
+        return {name: answer for name, function, answer in answerers if function is not None}
 
     def _context(self, question: AskCallback, view: RequestView) -> StepContext:
         return StepContext(run=question.run, step=question.step, messages=view.without_blocks(), model=self.model)
 
     async def _prepare(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
         context = self._context(question, view)
-        given = None if self.prepare_step is None else await settle_value(self.prepare_step(context))
+        function = self.functions.prepare_step
+        given = None if function is None else await settle_value(function(context))
         prepared = PreparedStep() if given is None else given
         if not isinstance(prepared, PreparedStep):
             raise InvalidTypeError(f"prepare_step gives a PreparedStep or None, not {type(prepared).__name__}")
@@ -86,20 +130,62 @@ class StepHooks(msgspec.Struct, frozen=True, kw_only=True):
         tools = None if prepared.tools is None else tools_text(prepared.tools) or "[]"
         if overhead is None and self.count_overhead is not None and (tools is not None or model is not None):
             overhead = self.count_overhead(self.tools if tools is None else tools, (model or self.model).provider)
+        messages = None if prepared.messages is None else tuple(map(normalise, read_given(prepared.messages)))
+        self.given.messages, self.given.model = messages, model
         return CallbackAnswered(
             run=question.run,
             token=question.token,
             name=question.name,
-            messages=None if prepared.messages is None else tuple(map(normalise, read_given(prepared.messages))),
+            messages=messages,
             model=model,
             overhead_tokens=overhead,
             tools=tools,
         )
 
+    async def _before(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
+        """The text that ``before_compile`` adds; nothing or an empty one adds nothing (P.D.1)."""
+        function, parts = self.functions.before_compile, self.prompt
+        messages = self.given.messages
+        if messages is None:
+            messages = view.without_blocks()
+        start = len(list(takewhile(lambda message: message.role == "system", messages)))
+        text: object = None
+        if function is not None:
+            context = CompileContext(
+                run=question.run,
+                step=question.step,
+                system=messages[:start] + (() if parts is None else parts.system),
+                history=messages[start:],
+                state=self.state,
+                state_xml=None if parts is None else parts.state_xml,
+                model=self.given.model or self.model,
+            )
+            text = await settle_value(function(context))
+        if text is not None and not isinstance(text, str):
+            raise InvalidTypeError(f"before_compile gives a text or None, not {type(text).__name__}")
+        text = clean_text(text) if text else None
+        return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=text)
+
+    async def _transform(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
+        """What ``transform_context`` makes of the history, our blocks where they belong; None where nothing changes."""
+        own = {digest_message(block) for _, block in view.blocks.items}
+        request = view.messages() if self.given.messages is None else self.given.messages
+        history = tuple(message for message in request if digest_message(message) not in own)
+        function = self.functions.transform_context
+        given: object = history if function is None else await settle_value(function(history))
+        if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+            raise InvalidTypeError(f"transform_context gives a list of messages, not {type(given).__name__}")
+        messages = tuple(map(normalise, read_given(cast("Sequence[GivenMessage]", given))))
+        answer = CallbackAnswered(run=question.run, token=question.token, name=question.name)
+        if messages == history:
+            return answer
+        return msgspec.structs.replace(answer, messages=place_blocks(request, own, messages) if messages else ())
+
     async def _rewrite(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
         text: object = question.query
-        if self.rewrite_query is not None:
-            text = await settle_value(self.rewrite_query(question.query, self._context(question, view)))
+        function = self.functions.rewrite_query
+        if function is not None:
+            text = await settle_value(function(question.query, self._context(question, view)))
         if not isinstance(text, str):
             raise InvalidTypeError(f"rewrite_query gives a text, not {type(text).__name__}")
         return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=clean_text(text))

@@ -217,6 +217,7 @@ def measure(state: RunState, last: LastStep, event: CallSucceeded) -> RunState:
         model=(model.provider, model.model_id),
         tools=last.options.tools_digest,
         settings=last.options.settings_digest,
+        system=last.system,
         input_tokens=event.measured,
         tail=last.tail_eighteenths,
         cached_at=(last.at if event.started_at is None else event.started_at) if cached else None,

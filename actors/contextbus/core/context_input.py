@@ -23,7 +23,8 @@ class ContextInput(msgspec.Struct, frozen=True, kw_only=True):
     are the entries that still stand in it, ``owed`` those that left it: no older revision may follow them (D.C.18).
     ``pass_`` counts the retrievals so far, this one included (D.D.23).
     ``candidates_per_source`` makes ``compile_context`` cut longer answers (D.C.16).  ``estimator_kind`` only labels
-    the manifest (D.M.16); ``tail_kept`` says that the model is one of D.F.8.
+    the manifest (D.M.16); ``tail_kept`` says that the model is one of D.F.8, ``tail_given`` that messages of the host's
+    prompt stand in the tail, counted in ``used_tokens`` (P.A.6).
     """
 
     run_id: str
@@ -45,6 +46,7 @@ class ContextInput(msgspec.Struct, frozen=True, kw_only=True):
     cache_prefix_cause: CachePrefixCause | None = None
     estimator_kind: str | None = None
     tail_kept: bool = False
+    tail_given: bool = False
     candidates_per_source: int | None = None
     phase: Literal["compile", "overflow-retry"] = "compile"
 

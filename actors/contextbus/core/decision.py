@@ -90,7 +90,9 @@ def select(given: ContextInput, estimator: Estimator) -> Selection:
         estimator=describe_estimator(estimator.spec, given.estimator_kind),
         entries=entries,
         sources=summarise_sources(given.results, entries, ignored),
-        placement=PlacementSummary(append=bool(chosen), tail=any(tail.selected), tail_kept=given.tail_kept),
+        placement=PlacementSummary(
+            append=bool(chosen), tail=any(tail.selected) or given.tail_given, tail_kept=given.tail_kept
+        ),
         cache_prefix_changed=given.cache_prefix_changed,
         cache_prefix_cause=given.cache_prefix_cause,
         fallback=_fallback(given),

@@ -36,6 +36,7 @@ class _Package(Value, frozen=True, kw_only=True):
     step: int
     blocks: tuple[_Block, ...]
     manifest: msgspec.Raw
+    prefill: str | None = None
 
 
 def encode_package(package: Package) -> PackageBytes:
@@ -58,6 +59,7 @@ def encode_package(package: Package) -> PackageBytes:
             step=package.step,
             blocks=tuple(blocks),
             manifest=msgspec.Raw(manifest),
+            prefill=package.prefill,
         )
     )
     return PackageBytes(data, digest_bytes(manifest), tuple(digests))

@@ -9,6 +9,8 @@ import msgspec
 from contextbus.core.blocks import render_records, render_retrieved, user_block
 from contextbus.core.candidates import Offer, order_offers
 from contextbus.core.working_memory_items import MemoryItem, list_items, render_working_memory
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.commit_requests import PlacedPrompt
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidRequestError
 from contextbus_protocol.package import Block, ContextEntry, Package, StepDecision
@@ -22,6 +24,7 @@ def place(
     snapshot: WorkingMemorySnapshot | None,
     query: str,
     restored: Sequence[SourceResult] = (),
+    prompt: PlacedPrompt | None = None,
 ) -> Package:
     """Render what a decision selected, and nothing else (D.E).
 
@@ -31,6 +34,7 @@ def place(
         snapshot: The working memory it was made from.
         query: What the sources were asked; entries get it unless their candidate names its own (D.D.25).
         restored: The recorded offers it was made from.
+        prompt: What the host's prompt comes to: its messages of the tail stand behind working memory (P.A.3).
 
     Raises:
         InvalidRequestError: Results or snapshot are not those of the decision.
@@ -44,7 +48,7 @@ def place(
         for offer, entry in zip(offers, entries, strict=True)
         if entry.selected
     )
-    return assemble(decision, render_tail(decision, items, snapshot), offers, records, query)
+    return assemble(decision, render_tail(decision, items, snapshot), offers, records, query, prompt)
 
 
 def render_tail(decision: StepDecision, items: Sequence[MemoryItem], snapshot: WorkingMemorySnapshot | None) -> str:
@@ -54,20 +58,31 @@ def render_tail(decision: StepDecision, items: Sequence[MemoryItem], snapshot: W
     return render_working_memory(selected, snapshot.revision) if snapshot is not None and selected else ""
 
 
-def assemble(decision: StepDecision, tail: str, offers: Sequence[Offer], records: Sequence[str], query: str) -> Package:
+def assemble(
+    decision: StepDecision,
+    tail: str,
+    offers: Sequence[Offer],
+    records: Sequence[str],
+    query: str,
+    prompt: PlacedPrompt | None = None,
+) -> Package:
     """Make a package of what is rendered already: the tail, and the selected records in entry order (D.E.2, D.E.9)."""
     manifest = decision.manifest
     blocks: list[Block] = []
     if records:
         blocks.append(Block("append", (user_block(render_retrieved(manifest.pass_, manifest.step, records)),)))
-    if tail:
-        blocks.append(Block("ephemeral-tail", (user_block(tail),)))
+    messages: tuple[ChatMessage, ...] = (user_block(tail),) if tail else ()
+    if prompt is not None:
+        messages += prompt.tail
+    if messages:
+        blocks.append(Block("ephemeral-tail", messages))
     return Package(
         version=1,
         run_id=manifest.run_id,
         step=manifest.step,
         blocks=tuple(blocks),
         manifest=msgspec.structs.replace(manifest, entries=_write_queries(manifest.entries, offers, query)),
+        prefill=None if prompt is None else prompt.prefill,
     )
 
 

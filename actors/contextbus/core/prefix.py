@@ -14,7 +14,7 @@ from contextbus.core.projection import request_digests
 from contextbus.core.run_state import LastStep, RunState
 from contextbus_protocol.chat import ChatMessage, Reasoning
 from contextbus_protocol.digests import EMPTY_CHAIN, extend_chain
-from contextbus_protocol.events import PreparedMessages
+from contextbus_protocol.events import PreparedMessages, PromptFact
 from contextbus_protocol.package import CachePrefixCause
 from contextbus_protocol.values import StepOptions
 
@@ -44,7 +44,10 @@ def first_cause(causes: Collection[CachePrefixCause | None]) -> CachePrefixCause
 
 
 def prefix_cause(
-    state: RunState, options: StepOptions, messages: Sequence[ChatMessage] | None = None
+    state: RunState,
+    options: StepOptions,
+    messages: Sequence[ChatMessage] | None = None,
+    prompt: PromptFact | None = None,
 ) -> CachePrefixCause | None:
     """Why the request does not begin as the last one did (D.F.15, D.F.16, D.F.22); None when it does.
 
@@ -52,6 +55,7 @@ def prefix_cause(
         state: the run with the step's messages, before the step.
         options: what the step is compiled for.
         messages: what the host's hook gave in place of the history, if it did.
+        prompt: what the host's prompt adds.
     """
     last = state.last
     if last is None:
@@ -62,6 +66,8 @@ def prefix_cause(
         causes.append("model")
     if last.options.tools_digest != options.tools_digest:
         causes.append("tools")
+    if last.system != _system_of(prompt):
+        causes.append("system")
     if last.block is not None and not state.blocks.holds_append(last.step):
         # the last request ended with a block whose call did not succeed (D.F.13), or that a forget took (D.J.6)
         causes.append("redacted" if last.redacted else "history")
@@ -93,25 +99,32 @@ def _compare_given(
     return None if all(next(request, None) == fact.digest for fact in placed) else "history"
 
 
+def _system_of(prompt: PromptFact | None) -> str:
+    return EMPTY_CHAIN if prompt is None else prompt.system
+
+
 def system_chain(messages: Iterable[ChatMessage]) -> str:
     """The chain digest of the system messages that a list begins with."""
     leading = takewhile(lambda message: message.role == "system", messages)
     return reduce(extend_chain, map(digest_message, leading), EMPTY_CHAIN)
 
 
-def stale_ranges(state: RunState, options: StepOptions, count: int) -> tuple[tuple[int, int], ...]:
+def stale_ranges(
+    state: RunState, options: StepOptions, count: int, prompt: PromptFact | None = None
+) -> tuple[tuple[int, int], ...]:
     """Ranges of source messages whose thinking was written behind other bytes than a request now has (D.F.20).
 
     Args:
         state: the run with the step's messages, before the step.
         options: what the step is compiled for.
         count: how many source messages the request holds.
+        prompt: what the host's prompt adds.
     """
     last = state.last
     if last is None:
         return state.stale_thinking
     starts = [] if state.broken_at is None else [state.broken_at]
-    if last.options.tools_digest != options.tools_digest:
+    if last.options.tools_digest != options.tools_digest or last.system != _system_of(prompt):
         starts.append(0)
     prepared = last.prepared is not None and last.prepared.messages is not None
     if prepared or last.loose_tail or (last.status != "succeeded" and (last.block is not None or last.tail)):

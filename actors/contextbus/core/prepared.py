@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,8 @@ from contextbus_protocol.digests import EMPTY_CHAIN, digest_text, extend_chain
 from contextbus_protocol.errors import LONGEST_WORD, InvalidTypeError, word_of
 from contextbus_protocol.events import PreparedFact, PreparedMessages
 from contextbus_protocol.values import StepOptions
+
+_GIVES_HISTORY: Final = {"budget-exceeded": "on_budget_exceeded", "transform-context": "transform_context"}
 
 NO_TOOLS = ""
 """The digest of tool definitions in a fact when the hook left none of them."""
@@ -46,8 +49,8 @@ def validate_answer(answer: CallbackAnswered) -> None:
     """
     if answer.name == "count-tokens":
         require_count("count_tokens", answer.count)
-    if answer.name == "budget-exceeded" and answer.messages is not None and not answer.messages:
-        raise InvalidTypeError("on_budget_exceeded gave an empty history")
+    if answer.name in _GIVES_HISTORY and answer.messages is not None and not answer.messages:
+        raise InvalidTypeError(f"{_GIVES_HISTORY[answer.name]} gave an empty history")
     if answer.model is not None:
         usable_input_tokens(answer.model)
     if answer.overhead_tokens is not None:

@@ -10,10 +10,12 @@ from contextbus.core.history import SourceHistory
 from contextbus.core.persistent import Vector
 from contextbus.core.placed_blocks import PlacedBlocks
 from contextbus.core.recent import Recent
+from contextbus_protocol.digests import EMPTY_CHAIN
 from contextbus_protocol.events import (
     BlockFact,
     CompactionReason,
     PreparedFact,
+    PromptFact,
     RecordReference,
     ReplacementFact,
     SkillCall,
@@ -78,7 +80,8 @@ class LastStep(msgspec.Struct, frozen=True):
     that it ended with one that does not.  ``owed`` are the records that could return with it.  ``redacted`` tells that
     a forget took its stored package, ``block_forgotten`` that its block carries what was forgotten,
     ``history_forgotten`` that a forget took a block from the history that it was compiled for.
-    ``tail_eighteenths`` is the cost of a tail that does not stay, ``at`` the clock reading of its commit.
+    ``tail_eighteenths`` is the cost of a tail that does not stay, ``at`` the clock reading of its commit, ``prompt``
+    what the host's prompt added.
     """
 
     step: int
@@ -105,6 +108,12 @@ class LastStep(msgspec.Struct, frozen=True):
     history_forgotten: bool = False
     tail_eighteenths: int = 0
     at: int = 0
+    prompt: PromptFact | None = None
+
+    @property
+    def system(self) -> str:
+        """The chain digest of the system layer that its prompt added."""
+        return EMPTY_CHAIN if self.prompt is None else self.prompt.system
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -153,11 +162,11 @@ class CompactionFailures(msgspec.Struct, frozen=True):
 class Measured(msgspec.Struct, frozen=True):
     """The request of the last successful call: what it is still the beginning of (C.M.1, C.N.1).
 
-    It held the first ``count`` source messages with their blocks; ``model``, ``tools``, ``settings`` are what else it
-    was sent with.  ``input_tokens`` is the provider's count of it, None where there is none to rely on (C.M.8), and
-    ``tail`` the cost of its tail, which does not stay, in eighteenths of a token (C.M.14).  ``cached_at`` is when it
-    was sent, in milliseconds since the epoch, if the provider read or wrote its cache; ``retention_ms`` how long that
-    keeps, if known.
+    It held the first ``count`` source messages with their blocks; ``model``, ``tools``, ``settings`` and the chain
+    ``system`` of the prompt's system layer are what else it was sent with.  ``input_tokens`` is the provider's count of
+    it, None where there is none to rely on (C.M.8), and ``tail`` the cost of its tail, which does not stay, in
+    eighteenths of a token (C.M.14).  ``cached_at`` is when it was sent, in milliseconds since the epoch, if the
+    provider read or wrote its cache; ``retention_ms`` how long that keeps, if known.
     """
 
     count: int
@@ -168,6 +177,7 @@ class Measured(msgspec.Struct, frozen=True):
     tail: int = 0
     cached_at: int | None = None
     retention_ms: int | None = None
+    system: str = EMPTY_CHAIN
 
 
 class RunState(msgspec.Struct, frozen=True):

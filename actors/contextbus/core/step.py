@@ -24,17 +24,19 @@ from contextbus.core.working_memory_items import active_task
 from contextbus_protocol import digests
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commands import NewMessages
-from contextbus_protocol.commit_requests import HistoryFact
+from contextbus_protocol.commit_requests import HistoryFact, PlacedPrompt
 from contextbus_protocol.errors import ConflictError, InvalidRequestError, InvalidTypeError
 from contextbus_protocol.events import (
     HistoryReplaced,
     MessageFact,
     MessagesAppended,
     PreparedFact,
+    PromptFact,
     RunStarted,
     UsageFact,
 )
 from contextbus_protocol.package import CachePrefixCause, StepDecision, WarningCode
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import (
     EstimatorSpec,
     ParentRun,
@@ -58,7 +60,7 @@ class StepPlan(msgspec.Struct, frozen=True):
 
     Token figures are in tokens; ``pass_`` is the number of retrievals once this step's is counted.  ``restore`` are the
     records whose recorded offers compete again (D.H.5), ``demands`` what the run is owed of sources whatever the query
-    says, as (source, record id) (D.H.8).
+    says, as (source, record id) (D.H.8).  ``prompt`` is what the host's prompt comes to.
     """
 
     step: int
@@ -74,6 +76,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     owed: tuple[PlacedEntry, ...] = ()
     tail_kept: bool = False
     redacted: bool = False
+    prompt: PlacedPrompt | None = None
     phase: Literal["compile", "overflow-retry"] = "compile"
 
 
@@ -167,6 +170,12 @@ def warn_of_usage(state: RunState, usage: Sequence[UsageFact]) -> tuple[WarningC
     return ("unaccounted-usage",) if held and "unaccounted-usage" not in state.warned else ()
 
 
+def warn_of_state(state: RunState, parts: PromptParts | None) -> tuple[WarningCode, ...]:
+    """``state-in-system`` where state stands in the system layer, once in a run (P.B.4)."""
+    placed = parts is not None and parts.state_in_system
+    return ("state-in-system",) if placed and "state-in-system" not in state.warned else ()
+
+
 def _known_prefix(state: RunState, keep: int, facts: tuple[MessageFact, ...]) -> int:
     """How many of the messages the run already has behind the first ``keep``."""
     known = state.history.count - keep
@@ -196,6 +205,7 @@ def plan_step(
     rewritten: str | None = None,
     prepared: PreparedFact | None = None,
     messages: Sequence[ChatMessage] | None = None,
+    prompt: PlacedPrompt | None = None,
     policy: int = POLICY,
 ) -> StepPlan:
     """Settle query, refresh, budget and cache prefix of a step.
@@ -211,6 +221,7 @@ def plan_step(
         rewritten: the query that the host made of the step's own, if it did (D.A.9).
         prepared: what the host's hook changed.
         messages: the messages that the hook gave in place of the history, if it did.
+        prompt: what the host's prompt comes to.
         policy: the version of the rules to decide by.
 
     Raises:
@@ -236,15 +247,16 @@ def plan_step(
         refresh=refresh,
         query=query,
         input_tokens=usable_input_tokens(options.model),
-        used_tokens=_used_tokens(state, options, prepared, estimator),
+        used_tokens=_used_tokens(state, options, prepared, estimator, None if prompt is None else prompt.fact),
         pass_=state.passes + (1 if refresh.retrieve else 0),
-        prefix_cause=prefix_cause(state, options, messages),
+        prefix_cause=prefix_cause(state, options, messages, None if prompt is None else prompt.fact),
         active_task_id=None if task is None else task.id,
         restore=tuple(o for o in state.owed if not o.waits) if returns else (),
         demands=_demand_skills(state, options),
         owed=tuple(o.entry for o in state.owed) if returns else (),
         tail_kept=returns and binds_thinking(options.model, options.bound_models),
         redacted=state.redaction_due,
+        prompt=prompt,
     )
 
 
@@ -255,6 +267,7 @@ def plan_overflow(
     query: str,
     estimator: Estimator,
     snapshot: WorkingMemorySnapshot | None,
+    prompt: PlacedPrompt | None = None,
 ) -> StepPlan:
     """Settle the run's last step again under a smaller limit: no source, no pass, the same candidates (D.I.1, D.I.4).
 
@@ -264,6 +277,7 @@ def plan_overflow(
         query: the query that the step's offers were found with.
         estimator: the counter of the step.
         snapshot: the working memory, if there is one.
+        prompt: what the prompt of the step came to.
 
     Raises:
         InvalidTypeError: the run has no step (D.I.6), or the limit is no count.
@@ -278,12 +292,13 @@ def plan_overflow(
         refresh=RefreshPlan("overflow-retry"),
         query=query,
         input_tokens=input_tokens,
-        used_tokens=_used_tokens(state, last.options, last.prepared, estimator),
+        used_tokens=_used_tokens(state, last.options, last.prepared, estimator, last.prompt),
         pass_=state.passes,
         prefix_cause=state.broken_prefix,  # the block of the overflowed request is compared once decided
         active_task_id=None if task is None else task.id,
         owed=tuple(o.entry for o in state.owed),
         tail_kept=binds_thinking(last.options.model, last.options.bound_models),
+        prompt=prompt,
         phase="overflow-retry",
     )
 
@@ -295,10 +310,21 @@ def overflow_limit(state: RunState, given: int | None) -> int:
     return 0 if state.last is None else max(0, state.last.estimated - 1)
 
 
-def _used_tokens(state: RunState, options: StepOptions, prepared: PreparedFact | None, estimator: Estimator) -> int:
-    """Tokens of the request before the compile: history with its blocks or what the hook gave, and overhead (D.B.3)."""
+def _used_tokens(
+    state: RunState,
+    options: StepOptions,
+    prepared: PreparedFact | None,
+    estimator: Estimator,
+    prompt: PromptFact | None,
+) -> int:
+    """Tokens of the request before the compile (D.B.3, P.A.6).
+
+    Those of the history with its blocks or of what the hook gave, of the prompt, and the overhead.
+    """
     messages = None if prepared is None else prepared.messages
     base = request_eighteenths(state) if messages is None else messages.eighteenths
+    if prompt is not None:
+        base += prompt.system_eighteenths + prompt.tail_eighteenths
     return estimator.tokens(base) + options.overhead_tokens
 
 
@@ -387,5 +413,6 @@ def step_input(
         cache_prefix_cause=plan.prefix_cause,
         estimator_kind=options.estimator_kind,
         tail_kept=plan.tail_kept,
+        tail_given=plan.prompt is not None and bool(plan.prompt.tail),
         phase=plan.phase,
     )

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from contextbus_protocol.errors import NotFoundError
+
 FetchBlob = Callable[[str], bytes | None]
 CheckStatus = Literal["same", "different", "missing", "redacted", "unverifiable"]
 
@@ -24,3 +26,11 @@ class Check(msgspec.Struct, frozen=True):
     field: str = ""
     expected: str = ""
     got: str = ""
+
+
+class BlobMissingError(NotFoundError):
+    """A blob of the run is gone."""
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(f"blob {reference} is gone")
+        self.reference = reference

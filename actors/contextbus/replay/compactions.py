@@ -17,7 +17,7 @@ from contextbus.core.history import digest_message
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
-from contextbus.replay.checks import Check, CheckStatus, FetchBlob
+from contextbus.replay.checks import BlobMissingError, Check, CheckStatus, FetchBlob
 from contextbus.replay.differences import first_difference
 from contextbus.replay.evaluations import check_head, check_restored, check_started, estimator_of_run
 from contextbus.replay.reductions import Counts, Planned, dropped_range, finish_again, plan_again
@@ -55,14 +55,6 @@ class Begun(msgspec.Struct, frozen=True):
     def is_moved(self, state: RunState) -> bool:
         """Whether others committed between the start and this state."""
         return state.sequence not in (self.state.sequence, self.sequence)
-
-
-class BlobMissingError(NotFoundError):
-    """A blob of the run is gone."""
-
-    def __init__(self, reference: str) -> None:
-        super().__init__(f"blob {reference} is gone")
-        self.reference = reference
 
 
 class Compactions:

@@ -190,11 +190,16 @@ def _find_estimate_flaws(state: RunState, event: CompactionStarted, memory: Memo
     estimator = estimator_of_run(state)
     reserve = event.model.max_output_tokens if event.options.reserves_output else 0
     tail = coming_tail(memory.snapshot, estimator) if estimator.spec.kind == "heuristic" else 0
+    tail += event.prompt_tail_tokens
     if event.envelope_tokens < tail + reserve:
         yield "envelopeTokens", event.envelope_tokens, f"at least {tail + reserve}"
     last = state.last
     if event.cause == "overflow" and last is not None and estimator.spec.kind == "heuristic":
-        envelope = last.options.overhead_tokens + tail + reserve
+        prompt = last.prompt
+        layer = 0 if prompt is None else estimator.tokens(prompt.system_eighteenths)
+        if event.prompt_tail_tokens != coming_tail(None, estimator, prompt):
+            yield "promptTailTokens", event.prompt_tail_tokens, coming_tail(None, estimator, prompt)
+        envelope = last.options.overhead_tokens + layer + tail + reserve
         if event.envelope_tokens != envelope:
             yield "envelopeTokens", event.envelope_tokens, envelope
     possible = [_counted(state, event, estimator)]

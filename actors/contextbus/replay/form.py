@@ -18,6 +18,7 @@ from contextbus_protocol import codec, digests
 from contextbus_protocol.commands import CompileStep, NewMessages, OverflowStep, PatchWorkingMemory
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import AnyEvent, Commit, StepCompiled, UnknownEvent, WorkingMemoryPatched
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.subjects import Part
 
 KNOWN_TAGS: Final = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
@@ -74,7 +75,9 @@ def is_ours(commit: Commit) -> bool:
     return written <= here and commit.version == codec.COMMIT_VERSION
 
 
-def find_command_flaw(commit: Commit, event: StepCompiled, user_text: str) -> Flaw | None:
+def find_command_flaw(
+    commit: Commit, event: StepCompiled, user_text: str, prompt: PromptParts | None = None
+) -> Flaw | None:
     """Hold what a step is recorded to be compiled for against the digest of its command."""
     history = NewMessages(base_count=0, base_chain="", keep=0, messages=(), chain=event.chain)
     commands: tuple[StepCommand, ...]
@@ -91,6 +94,7 @@ def find_command_flaw(commit: Commit, event: StepCompiled, user_text: str) -> Fl
                 user_text=user_text,
                 options=event.options,
                 refresh=event.host_request,
+                prompt=prompt,
             )
             for step in (event.step, None)
         )

@@ -27,12 +27,14 @@ from contextbus.core.step import (
     keep_answers,
     plan_overflow,
     plan_step,
+    warn_of_state,
     warn_of_usage,
 )
-from contextbus.replay.checks import Check, CheckStatus, FetchBlob
+from contextbus.replay.checks import BlobMissingError, Check, CheckStatus, FetchBlob
 from contextbus.replay.compactions import Compactions
 from contextbus.replay.differences import first_difference
 from contextbus.replay.form import find_command_flaw, find_flaws
+from contextbus.replay.prompts import RecordedPrompt, compute_prompt, read_prompt
 from contextbus.replay.redactions import Redactions, check_redaction, find_redactions
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
@@ -271,10 +273,13 @@ def _check_step(
         output = blobs.decode_output(data)
         stored = decode_json(bytes(output.package), Package)
         estimator = _estimator(state, event, stored)
-        again, text = _compute(state, logged, event, output, known, estimator, warnings)
+        prompt = read_prompt(event, stored, fetch)
+        again, text = _compute(state, logged, event, output, known, estimator, warnings, prompt, stored)
+    except BlobMissingError as exc:
+        return check("missing", "prompt.layer", exc.reference, "no blob")
     except ContextBusError as exc:
         return check("different", "step", "a compiled step", f"{exc.code}: {exc.message}")
-    flaw = find_command_flaw(logged.commit, event, output.user_text)
+    flaw = find_command_flaw(logged.commit, event, output.user_text, prompt.parts)
     if flaw is not None:
         return check("different", flaw.field, flaw.expected, flaw.got)
     field, expected, got = first_difference(event, again)
@@ -309,6 +314,8 @@ def _compute(
     memory: MemoryState,
     estimator: Estimator,
     warnings: tuple[WarningCode, ...],
+    recorded_prompt: RecordedPrompt,
+    stored: Package,
 ) -> tuple[StepCompiled, str]:
     snapshot = memory.snapshot if event.working_memory is not None else None
     recorded, hook = event.options, _prepared(event, output, estimator)
@@ -316,9 +323,15 @@ def _compute(
         recorded, hook = state.last.options, state.last.prepared
     options = prepared_options(recorded, hook)
     user_text = output.user_text if output.prepared is None else prepared_user_text(state, output.prepared)
+    prompt = compute_prompt(state, event, recorded_prompt, stored, options, estimator)
     if event.overflow is not None:
         plan = plan_overflow(
-            state, input_tokens=event.overflow, query=output.query or "", estimator=estimator, snapshot=snapshot
+            state,
+            input_tokens=event.overflow,
+            query=output.query or "",
+            estimator=estimator,
+            snapshot=snapshot,
+            prompt=prompt,
         )
     else:
         plan = plan_step(
@@ -332,6 +345,7 @@ def _compute(
             rewritten=output.query if event.rewritten else None,
             prepared=hook,
             messages=output.prepared,
+            prompt=prompt,
             policy=logged.commit.policy,
         )
     returning = plan.restore if event.overflow is None else tuple(o for o in state.owed if not o.waits)
@@ -386,9 +400,14 @@ def _compute(
         overflow=event.overflow,
         erasures=event.erasures,
         usage=event.usage,
-        warnings=(*warn_of_usage(state, event.usage), *warnings),
+        warnings=(
+            *warn_of_usage(state, event.usage),
+            *warnings,
+            *warn_of_state(state, None if event.overflow is not None else recorded_prompt.parts),
+        ),
+        prompt=prompt,
     )
-    package = place(decision, output.results, snapshot, message.query, restored)
+    package = place(decision, output.results, snapshot, message.query, restored, prompt)
     again, text, _ = compile_event(message, package, estimator)
     return again, text
 

@@ -15,6 +15,7 @@ from contextbus.core.tail import measure_tail
 from contextbus.core.working_memory_items import list_items
 from contextbus_protocol import digests
 from contextbus_protocol.callbacks import BudgetInfo
+from contextbus_protocol.events import PromptFact
 from contextbus_protocol.values import MAX_SAFE_INTEGER, CompactionOptions, RetentionPolicy, StepOptions, Trigger
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
@@ -25,7 +26,8 @@ class RequestEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """The request that a step would send, in tokens; ages are in milliseconds (C.H.1, C.J.1).
 
     ``tokens`` is what triggers see: the measured count where one holds.  ``counted`` is counted anew, ``envelope`` the
-    part of both that is no message of the history, ``reserve`` the part of that which is kept for the output (P.J.6).
+    part of both that is no message of the history, ``reserve`` the part of that which is kept for the output (P.J.6),
+    ``prompt_tail`` what the host's prompt adds to the tail.
     ``measured`` is the provider's count with what came since, without the reserve; None where none holds (P.J.2).
     """
 
@@ -34,6 +36,7 @@ class RequestEstimate(msgspec.Struct, frozen=True, kw_only=True):
     envelope: int
     message_count: int
     reserve: int = 0
+    prompt_tail: int = 0
     measured: int | None = None
     cache_age_ms: int | None = None
     cache_retention_ms: int | None = None
@@ -59,6 +62,7 @@ def estimate_request(
     working_memory: WorkingMemorySnapshot | None,
     estimator: Estimator,
     host_tokens: int | None = None,
+    prompt: PromptFact | None = None,
 ) -> RequestEstimate:
     """Estimate the request of a step before it is compiled.
 
@@ -69,12 +73,15 @@ def estimate_request(
         working_memory: the working memory, whose mandatory part is the coming tail as far as it is known (C.M.14).
         estimator: the run's counter.
         host_tokens: what the host counted of the messages, where it counts (C.M.11).
+        prompt: what the host's prompt adds, as far as it is known before the compile (P.A.6).
     """
-    tail = coming_tail(working_memory, estimator)
+    tail, layer = coming_tail(working_memory, estimator, prompt), 0
+    if prompt is not None:
+        layer = estimator.tokens(prompt.system_eighteenths)
     reserve = _reserve(options)
-    envelope = options.overhead_tokens + tail + reserve
+    envelope = options.overhead_tokens + layer + tail + reserve
     counted = (estimator.tokens(request_eighteenths(state)) if host_tokens is None else host_tokens) + envelope
-    baseline = holding(state.measured, options)
+    baseline = holding(state.measured, options, prompt)
     measured = None
     stored = None if baseline is None else baseline.input_tokens
     if host_tokens is None and baseline is not None and _is_count(stored):
@@ -91,6 +98,7 @@ def estimate_request(
         envelope=envelope,
         message_count=request_count(state),
         reserve=reserve,
+        prompt_tail=coming_tail(None, estimator, prompt),
         measured=measured,
         cache_age_ms=age,
         cache_retention_ms=None if age is None or baseline is None else baseline.retention_ms,
@@ -114,14 +122,20 @@ def _is_count(value: int | None) -> TypeGuard[int]:
     return value is not None and 0 <= value <= MAX_SAFE_INTEGER
 
 
-def coming_tail(working_memory: WorkingMemorySnapshot | None, estimator: Estimator) -> int:
-    """Tokens of the coming tail as far as it is known before the compile: working memory's mandatory part (C.M.14)."""
+def coming_tail(
+    working_memory: WorkingMemorySnapshot | None, estimator: Estimator, prompt: PromptFact | None = None
+) -> int:
+    """Tokens of the coming tail as far as it is known before the compile (C.M.14).
+
+    Working memory's mandatory part, and the messages of the host's prompt.
+    """
+    own = 0 if prompt is None else estimator.tokens(prompt.tail_eighteenths)
     if working_memory is None:
-        return 0
-    return measure_tail(list_items(working_memory), working_memory.revision, estimator).mandatory
+        return own
+    return own + measure_tail(list_items(working_memory), working_memory.revision, estimator).mandatory
 
 
-def holding(measured: Measured | None, options: StepOptions) -> Measured | None:
+def holding(measured: Measured | None, options: StepOptions, prompt: PromptFact | None = None) -> Measured | None:
     """What was measured, if a request with these options begins as that one did (C.M.3, C.N.4)."""
     if measured is None:
         return None
@@ -130,6 +144,7 @@ def holding(measured: Measured | None, options: StepOptions) -> Measured | None:
         measured.model == (model.provider, model.model_id)
         and measured.tools == options.tools_digest
         and measured.settings == options.settings_digest
+        and measured.system == (digests.EMPTY_CHAIN if prompt is None else prompt.system)
     )
     return measured if same else None
 

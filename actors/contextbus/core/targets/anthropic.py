@@ -8,7 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 from contextbus.core import json_text, wire
+from contextbus.core.breakpoints import write_list
 from contextbus.core.json_text import quote
+from contextbus.core.prefill_models import takes_prefill
 from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
 from contextbus_protocol.chat import (
     AnyPart,
@@ -28,8 +30,6 @@ LONGEST_NAME: Final = 128
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
-_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
-_LAST_PREFILL = (4, 5)
 
 _MODELLED = ("text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
@@ -54,7 +54,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
     @property
     def takes_prefill(self) -> bool:
         """Claude up to 4.5 takes one (anthropic.A5)."""
-        return self.model_id is not None and takes_prefill(self.model_id)
+        return self.model_id is not None and takes_prefill(PROVIDER, self.model_id)
 
     def takes_id(self, call_id: str) -> bool:
         """``^[a-zA-Z0-9_-]+$`` (anthropic.A9)."""
@@ -122,13 +122,13 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         """One assistant message, calls last; then one user message, results first in call order (A6, A7, L3)."""
         messages: list[Written] = []
         if group.turns:
-            blocks = [piece.json for turn in group.turns for piece in turn.pieces]
-            blocks += [call.json for call in group.calls]
-            messages.append(Written(b'{"role":"assistant","content":[%b]}' % b",".join(blocks)))
-        blocks = [call.result for call in group.calls if call.result is not None]
-        blocks += [piece.json for turn in group.others for piece in turn.pieces]
+            blocks = [piece for turn in group.turns for piece in turn.pieces]
+            blocks += [Piece(call.json, cache=call.cache) for call in group.calls]
+            messages.append(write_list(blocks, b'{"role":"assistant","content":[', b"]}"))
+        blocks = [Piece(call.result, cache=call.result_cache) for call in group.calls if call.result is not None]
+        blocks += [piece for turn in group.others for piece in turn.pieces]
         if blocks:
-            messages.append(Written(b'{"role":"user","content":[%b]}' % b",".join(blocks)))
+            messages.append(write_list(blocks, b'{"role":"user","content":[', b"]}"))
         return tuple(messages)
 
     def tool(self, name: str, description: str, parameters: bytes) -> bytes:
@@ -191,12 +191,6 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         return self.text(wire.LEFT_OUT.format(kind=kind))
 
 
-def takes_prefill(model_id: str) -> bool:
-    """Whether a model continues an assistant message at the end of a request: Claude up to 4.5 (anthropic.A5)."""
-    match = _VERSION.search(model_id)
-    return match is not None and (int(match[1]), int(match[2] or 0)) <= _LAST_PREFILL
-
-
 def wire_name(name: str) -> str:
     """A tool's name as Anthropic takes it."""
     return wire.wire_name(name, LONGEST_NAME)
@@ -205,7 +199,7 @@ def wire_name(name: str) -> str:
 def _strip_end(piece: Piece) -> Piece:
     block = json_text.read_object(piece.json.decode())
     block["text"] = str(block["text"]).rstrip()
-    return Piece(json_text.encode(block), piece.kind)
+    return Piece(json_text.encode(block), piece.kind, piece.cache)
 
 
 def _is_ours(part: Part, *, default: bool) -> bool:
