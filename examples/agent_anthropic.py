@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -19,7 +20,7 @@ from agent_tools import SYSTEM, Tools, endpoint, open_run, show_end, show_step, 
 from anthropic import APIConnectionError, APIError, APIStatusError, AsyncAnthropic, BadRequestError
 from anthropic.types import RawMessageStreamEvent
 
-from contextbus.client import CompiledStep, Model, Report, Run
+from contextbus.client import CompiledStep, Model, Prompt, Report, Run
 
 try:
     from httpx2 import TransportError
@@ -27,8 +28,17 @@ except ImportError:  # older versions of the SDK stand on httpx
     from httpx import TransportError
 
 ATTEMPTS = 4
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
 SERVER_ERROR = 500
+
+
+@dataclass(frozen=True)
+class DeskState:
+    """What the model is told anew with each request, behind the history: so it never costs the cache."""
+
+    waiting_for_the_operator: tuple[str, ...]
+    streams_broken_off: int
 
 
 @dataclass
@@ -89,6 +99,8 @@ class Agent:
         self._run = run
         self._client = client
         self._model = Model("anthropic", model, 200_000, 8_000)
+        self._prompt = Prompt().system(SYSTEM, cache=True).guardrails(output_tag="answer", thinking=True)
+        self._broken_off = 0
         self._settings = {"max_tokens": 8_000, "thinking": {"type": "adaptive"}}
 
     async def ask(self, question: str) -> str:
@@ -113,7 +125,10 @@ class Agent:
             outcome = f"{len(reply.calls)} calls" if whole else "broken off, no call is made"
             show_step(step, sent=sent, cached=read, outcome=outcome if reply.calls else "answered")
             if not reply.calls:
-                return "".join(block["text"] for block in reply.blocks.values() if block["type"] == "text")
+                text = "".join(block["text"] for block in reply.blocks.values() if block["type"] == "text")
+                tagged = ANSWER.search(text)
+                return tagged[1] if tagged else text
+            self._broken_off += not whole
             if whole:
                 calls = [(call["id"], call["name"], call["input"]) for call in reply.calls]
                 self._run.append(*await self.tools.call_all(calls))
@@ -123,7 +138,11 @@ class Agent:
         compiled = None
         for attempt in range(ATTEMPTS):
             step = compiled or await self._run.before_model_call(
-                model=self._model, tools=self.tools.definitions, settings=self._settings, refresh=refresh
+                model=self._model,
+                tools=self.tools.definitions,
+                settings=self._settings,
+                refresh=refresh,
+                prompt=self._prompt.state(DeskState(tuple(self.tools.desk.proposals), self._broken_off)).parts(),
             )
             compiled = None
             try:
@@ -165,11 +184,10 @@ class Agent:
 async def main(options: argparse.Namespace) -> None:
     """Ask the questions one after the other."""
     async with (
-        endpoint("anthropic", options) as where,
+        endpoint("anthropic", options, tag="answer") as where,
         AsyncAnthropic(**where, max_retries=0) as client,
         open_run(options) as (bus, run),
     ):
-        run.append({"role": "system", "content": SYSTEM, "cache_control": {"type": "ephemeral"}})
         agent = Agent(run, client, options.model)
         for question in options.ask:
             print(f"\n> {question}")

@@ -143,8 +143,13 @@ async def show_end(bus: ContextBus, run: Run, tools: Tools) -> None:
 
 
 @asynccontextmanager
-async def endpoint(provider: str, options: argparse.Namespace) -> AsyncGenerator[dict[str, Any]]:
-    """``base_url`` and ``api_key`` for the SDK: what is given, or a local server with a scripted model."""
+async def endpoint(
+    provider: str, options: argparse.Namespace, *, tag: str | None = None
+) -> AsyncGenerator[dict[str, Any]]:
+    """``base_url`` and ``api_key`` for the SDK: what is given, or a local server with a scripted model.
+
+    That model writes its answers in an element named ``tag``, where one is asked for.
+    """
     name = f"{provider.upper()}_API_KEY"
     key = os.environ.get(name)
     if key or options.base_url:
@@ -156,7 +161,7 @@ async def endpoint(provider: str, options: argparse.Namespace) -> AsyncGenerator
         from tests.providers.server import serve  # noqa: PLC0415
     except ImportError as error:
         sys.exit(f"Set {name}, or give --base-url; for the local server run it in a clone after make test ({error}).")
-    async with serve("anthropic" if provider == "anthropic" else "openai", operations()) as server:
+    async with serve("anthropic" if provider == "anthropic" else "openai", operations(tag)) as server:
         print(f"no {name}: a scripted model answers at {server.url}")
         yield {"base_url": server.url, "api_key": "none"}
 

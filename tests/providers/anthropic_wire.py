@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from contextbus.core.targets.anthropic import takes_prefill
 from tests.core.checkers import check_anthropic
 from tests.providers.prompt_cache import AnthropicCache, CacheUse, blocks_of, count_tokens, plain
 from tests.providers.request_types import Found, check_types
@@ -21,6 +20,10 @@ MARKS: Final = 4
 
 SMALLEST_BUDGET: Final = 1_024
 """Tokens of thinking that a request may give at least (anthropic.A18)."""
+
+
+TAKES_PREFILL: Final = re.compile(r"claude-(3|(opus|sonnet|haiku)-4-([015]|20\d{6})\b)")
+"""Models before 4.6 go on with an assistant message at the end of a request (anthropic.A5)."""
 
 
 class AnthropicWire:
@@ -59,7 +62,7 @@ class AnthropicWire:
         if "tools" in body:
             request["tools"] = body["tools"]
         return [
-            *check_anthropic(request, prefill=takes_prefill(body["model"])),
+            *check_anthropic(request, prefill=bool(TAKES_PREFILL.match(body["model"]))),
             *_check_marks(body, messages),
             *_check_budget(body),
             *self._check_thinking(body, messages),

@@ -26,8 +26,15 @@ ROLL_BACK = Call(
 )
 
 
-def operations() -> tuple[Turn, ...]:
-    """An incident: parallel calls, an overflow, an overloaded server, a stream cut off within a call's arguments."""
+def operations(tag: str | None = None) -> tuple[Turn, ...]:
+    """An incident: parallel calls, an overflow, an overloaded server, a stream cut off within a call's arguments.
+
+    ``tag`` names the element that answers are written in.
+    """
+
+    def answer(text: str) -> Answer:
+        return Answer(text=text if tag is None else f"<{tag}>{text}</{tag}>")
+
     status = Call("service_status", {"service": "billing"})
     deploys = Call("list_deploys", {"service": "billing"})
     return (
@@ -41,9 +48,9 @@ def operations() -> tuple[Turn, ...]:
         Answer(text="The drift began with 2026.11.4.", calls=(Call("count_invoices", {"since": "10:31"}), NOTE)),
         Answer(text="Before the rollback the runner must pause.", calls=(PROPOSAL,), cut=30),
         Answer(thinking="The call did not arrive whole; make it again.", calls=(PROPOSAL, ROLL_BACK)),
-        Answer(text="Two commands are proposed: pause billing-invoices, then roll billing back to 2026.11.3."),
+        answer("Two commands are proposed: pause billing-invoices, then roll billing back to 2026.11.3."),
         Answer(calls=(Call("count_invoices", {"since": "10:31"}),)),
-        Answer(text="Finance should hear before 15:00 UTC: 412 invoices have to be corrected after the rollback."),
+        answer("Finance should hear before 15:00 UTC: 412 invoices have to be corrected after the rollback."),
     )
 
 
