@@ -191,6 +191,20 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def parts_of(prompt: Prompt | PromptParts | None) -> PromptParts | None:
+    """The rendered parts of what a caller gave as its prompt.
+
+    Raises:
+        InvalidTypeError: it is no prompt.
+    """
+    given: object = prompt
+    if isinstance(given, Prompt):
+        return given.parts()
+    if given is not None and not isinstance(given, PromptParts):
+        raise InvalidTypeError(f"prompt must be a Prompt, not {type(given).__name__}")
+    return given
+
+
 def _check(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise InvalidTypeError(f"{name}: expected {kind.__name__}, not {type(value).__name__}")
