@@ -99,9 +99,10 @@ class Agent:
         self._run = run
         self._client = client
         self._model = Model("anthropic", model, 200_000, 8_000)
-        self._prompt = Prompt().system(SYSTEM, cache=True).guardrails(output_tag="answer", thinking=True)
+        prompt = Prompt().system(SYSTEM, cache=True).tools(self.tools.definitions)
+        self._prompt = prompt.guardrails(output_tag="answer", thinking=True)
         self._broken_off = 0
-        self._settings = {"max_tokens": 8_000, "thinking": {"type": "adaptive"}}
+        self._settings: dict[str, Any] = {"max_tokens": 8_000, "thinking": {"type": "adaptive"}}
 
     async def ask(self, question: str) -> str:
         """Answer a question: call the model until it calls no tool."""
@@ -137,12 +138,9 @@ class Agent:
         """Compile a step and stream its answer; less is sent after an overflow, the same again after an error."""
         compiled = None
         for attempt in range(ATTEMPTS):
+            state = DeskState(tuple(self.tools.desk.proposals), self._broken_off)
             step = compiled or await self._run.before_model_call(
-                model=self._model,
-                tools=self.tools.definitions,
-                settings=self._settings,
-                refresh=refresh,
-                prompt=self._prompt.state(DeskState(tuple(self.tools.desk.proposals), self._broken_off)).parts(),
+                model=self._model, prompt=self._prompt.state(state), settings=self._settings, refresh=refresh
             )
             compiled = None
             try:
@@ -170,7 +168,7 @@ class Agent:
         """Send the step's payload as it is, and read what comes until it ends or breaks off."""
         reply = Reply()
         body: dict[str, Any] = step.payload("anthropic").body
-        stream = await self._client.messages.create(model=self._model.model_id, stream=True, **self._settings, **body)
+        stream = await self._client.messages.create(model=self._model.model_id, stream=True, **body, **self._settings)
         try:
             async for event in stream:
                 reply.take(event)

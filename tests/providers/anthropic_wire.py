@@ -178,6 +178,7 @@ def _usage(used: CacheUse, output: int) -> dict[str, Any]:
 
 
 def _block_events(index: int, block: Mapping[str, Any], arguments: str, cut: int | None) -> Iterator[bytes]:
+    empty: dict[str, Any]
     match block["type"]:
         case "thinking":
             name, key, text = "thinking_delta", "thinking", block["thinking"]

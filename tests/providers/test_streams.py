@@ -159,7 +159,7 @@ async def test_a_call_that_broke_off_keeps_its_text_and_is_answered_with_an_erro
     """B68: the log has what came, the wire an empty object and an error, and a strict server takes it."""
     use = {"type": "tool_use", "id": "t-1", "name": "look", "input": RAW}
     call = {"id": "t-1", "type": "function", "function": {"name": "look", "arguments": RAW}}
-    replies = {
+    replies: dict[str, dict[str, Any]] = {
         "anthropic": {"role": "assistant", "content": [use]},
         "openai": {"role": "assistant", "content": None, "tool_calls": [call]},
     }
