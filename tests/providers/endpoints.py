@@ -14,8 +14,11 @@ from tests.providers.turns import Turn
 
 CLAUDE: Final = "claude-opus-4-6"
 GPT: Final = "gpt-5.1"
-ANTHROPIC_TOOL: Final = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
-OPENAI_TOOL: Final = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+ANTHROPIC_TOOL: Final[dict[str, Any]] = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+OPENAI_TOOL: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object"}},
+}
 
 
 def anthropic_body(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:

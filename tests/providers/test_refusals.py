@@ -13,12 +13,12 @@ from tests.providers.endpoints import anthropic_body, claude, gpt, openai_body
 from tests.providers.openai_wire import OpenAIWire
 from tests.providers.turns import OVERLOADED, RATE_LIMIT, SERVER_ERROR, Answer, Overflow, Refusal, Turn
 
-HELLO = {"role": "user", "content": "Hello."}
-SAID = {"role": "assistant", "content": "Hello, you."}
-USE = {"type": "tool_use", "id": "t-1", "name": "look", "input": {}}
-CALLED = {"role": "assistant", "content": [USE]}
+HELLO: dict[str, Any] = {"role": "user", "content": "Hello."}
+SAID: dict[str, Any] = {"role": "assistant", "content": "Hello, you."}
+USE: dict[str, Any] = {"type": "tool_use", "id": "t-1", "name": "look", "input": {}}
+CALLED: dict[str, Any] = {"role": "assistant", "content": [USE]}
 RESULT = {"type": "tool_result", "tool_use_id": "t-1", "content": "seen"}
-RESULTS = {"role": "user", "content": [RESULT]}
+RESULTS: dict[str, Any] = {"role": "user", "content": [RESULT]}
 MARK = {"cache_control": {"type": "ephemeral"}}
 LONG_MARK = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
@@ -31,7 +31,7 @@ def thinks(signature: str) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": signature}, USE]}
 
 
-ANTHROPIC_BAD = [
+ANTHROPIC_BAD: list[tuple[str, dict[str, Any]]] = [
     ("anthropic.types", anthropic_body(HELLO, max_tokens="many")),
     ("anthropic.types", anthropic_body(HELLO, temprature=1)),  # a key that is not known (A19)
     ("anthropic.types", anthropic_body({"role": "user", "content": [text("Hi.", note="ours")]})),
@@ -51,8 +51,8 @@ ANTHROPIC_BAD = [
     ("anthropic.A18", anthropic_body(HELLO, thinking={"type": "enabled", "budget_tokens": 2_000})),
     ("anthropic.A18", anthropic_body(HELLO, thinking={"type": "enabled", "budget_tokens": 100})),
 ]
-OPENAI_CALL = {"id": "c-1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-OPENAI_CALLED = {"role": "assistant", "content": None, "tool_calls": [OPENAI_CALL]}
+OPENAI_CALL: dict[str, Any] = {"id": "c-1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+OPENAI_CALLED: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [OPENAI_CALL]}
 SEEN = {"role": "tool", "tool_call_id": "c-1", "content": "seen"}
 
 
@@ -60,7 +60,7 @@ def calls(*changed: dict[str, Any]) -> dict[str, Any]:
     return {**OPENAI_CALLED, "tool_calls": [{**OPENAI_CALL, **change} for change in changed]}
 
 
-OPENAI_BAD = [
+OPENAI_BAD: list[tuple[str, dict[str, Any]]] = [
     ("openai.types", openai_body(HELLO, temperature="hot")),
     ("openai.types", openai_body(HELLO, temprature=1)),
     ("openai.types", openai_body({**HELLO, "note": "ours"})),
@@ -119,7 +119,7 @@ async def test_lone_surrogates_are_refused() -> None:
         assert server.exchanges[0].found
 
 
-LENIENT = [
+LENIENT: list[tuple[str, dict[str, Any]]] = [
     ("anthropic.L1", anthropic_body(HELLO, HELLO)),
     ("anthropic.L3", anthropic_body(HELLO, {"role": "assistant", "content": [USE, text("And?")]}, RESULTS)),
 ]

@@ -29,7 +29,7 @@ RAW = Call("look", ARGUMENTS).text[:20]
 
 async def test_anthropic_streams_what_it_answers_whole() -> None:
     async with claude([ANSWER, ANSWER]) as (server, client):
-        whole = await client.messages.create(**anthropic_body())
+        whole: Any = await client.messages.create(**anthropic_body())
         async with client.messages.stream(**anthropic_body()) as stream:
             streamed = await stream.get_final_message()
         assert isinstance(whole, anthropic.types.Message)
@@ -46,7 +46,7 @@ async def test_anthropic_streams_what_it_answers_whole() -> None:
 
 async def test_openai_streams_what_it_answers_whole() -> None:
     async with gpt([ANSWER] * 3) as (_, client):
-        whole = await client.chat.completions.create(**openai_body())
+        whole: Any = await client.chat.completions.create(**openai_body())
         counted = openai_body(stream_options={"include_usage": True})
         async with client.chat.completions.stream(**counted) as stream:
             streamed = await stream.get_final_completion()
@@ -99,9 +99,8 @@ async def test_openai_cuts_a_stream(ending: Literal["broken", "early"]) -> None:
         else:
             assert ending == "early"
         await stream.close()
-    choice = state.current_completion_snapshot.choices[0]
+    choice: Any = state.current_completion_snapshot.choices[0]
     assert choice.finish_reason is None
-    assert choice.message.tool_calls is not None
     assert [call.function.arguments for call in choice.message.tool_calls] == ["{}", RAW]
 
 
