@@ -104,8 +104,8 @@ class AnthropicWire:
     def events(self, body: Body, answer: Answer, message: Mapping[str, Any]) -> Iterator[bytes]:
         """The events of a message; where the answer is cut they end in the middle of the last block."""
         del body
-        usage = message["usage"]
-        start = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+        usage: dict[str, Any] = message["usage"]
+        start: dict[str, Any] = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
         yield _event("message_start", message=start)
         yield _event("ping")
         written = [call.text for call in answer.calls]
@@ -161,7 +161,8 @@ def _check_marks(body: Body, messages: Sequence[Mapping[str, Any]]) -> Iterator[
 
 
 def _check_budget(body: Body) -> Iterator[tuple[str, str]]:
-    budget = (body.get("thinking") or {}).get("budget_tokens")
+    thinking: dict[str, Any] = body.get("thinking") or {}
+    budget = thinking.get("budget_tokens")
     if budget is not None and not SMALLEST_BUDGET <= budget < body["max_tokens"]:
         yield "anthropic.A18", "thinking.budget_tokens"
 

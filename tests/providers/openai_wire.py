@@ -99,7 +99,8 @@ class OpenAIWire:
 
     def events(self, body: Body, answer: Answer, message: Mapping[str, Any]) -> Iterator[bytes]:
         """The chunks of a completion; where the answer is cut they end in the middle of the last call or the text."""
-        counted = bool((body.get("stream_options") or {}).get("include_usage"))
+        options: dict[str, Any] = body.get("stream_options") or {}
+        counted = bool(options.get("include_usage"))
         choice = message["choices"][0]
         calls = choice["message"].get("tool_calls", [])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -173,13 +173,12 @@ async def _read(reader: asyncio.StreamReader) -> Exchange | None:
         name, _, value = line.decode("latin-1").partition(":")
         headers[name.lower()] = value.strip()
     raw = await reader.readexactly(int(headers.get("content-length", "0")))
-    try:
+    body: Any = None
+    with suppress(ValueError):
         body = json.loads(raw)
-    except ValueError:
-        body = None
-    return Exchange(
-        path=first[1].partition("?")[0], headers=headers, raw=raw, body=body if isinstance(body, dict) else {}
-    )
+    if not isinstance(body, dict):
+        body = {}
+    return Exchange(path=first[1].partition("?")[0], headers=headers, raw=raw, body=cast("dict[str, Any]", body))
 
 
 async def _send(writer: asyncio.StreamWriter, status: int, data: bytes) -> None:

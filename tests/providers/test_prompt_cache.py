@@ -80,14 +80,14 @@ def test_openai_reads_in_steps_above_the_shortest() -> None:
 async def test_usage_adds_up_on_both_wires() -> None:
     body = asked(text(LONG, mark=True), text("tail"))
     async with claude([Answer(text="Good.")] * 2) as (server, client):
-        usages = [(await client.messages.create(**body)).usage for _ in range(2)]
+        usages = [(await client.messages.create(**body, stream=False)).usage for _ in range(2)]
     totals = {u.input_tokens + (u.cache_read_input_tokens or 0) + (u.cache_creation_input_tokens or 0) for u in usages}
     assert totals == {exchange.used.total for exchange in server.exchanges if exchange.used is not None}
     assert usages[1].cache_read_input_tokens == usages[0].cache_creation_input_tokens
     assert usages[1].cache_creation_input_tokens == 0
     async with gpt([Answer(text="Good.")] * 2) as (_, chat):
         said = openai_body({"role": "user", "content": LONG})
-        counted = [(await chat.chat.completions.create(**said)).usage for _ in range(2)]
+        counted = [(await chat.chat.completions.create(**said, stream=False)).usage for _ in range(2)]
     for usage in counted:
         assert usage is not None
         assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
