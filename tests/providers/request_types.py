@@ -8,7 +8,7 @@ likeliest member are told.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming as AnthropicWhole
@@ -72,6 +72,6 @@ def _strict(schema: Any) -> Any:
             kept["extra_behavior"] = "forbid"
         return kept
     if isinstance(schema, list | tuple):
-        items_of = cast("list[Any] | tuple[Any, ...]", schema)
-        return type(items_of)([_strict(value) for value in items_of])
+        parts = [_strict(value) for value in cast("Sequence[Any]", schema)]
+        return parts if isinstance(schema, list) else tuple(parts)
     return schema
