@@ -242,7 +242,8 @@ class ContextBus:
                 if isinstance(event, MessagesAppended):
                     wanted.append(event.inputs)
                 elif isinstance(event, StepCompiled):
-                    wanted += [r for r in (event.package, event.facts) if r is not None]
+                    layer = None if event.prompt is None else event.prompt.layer
+                    wanted += [r for r in (event.package, event.facts, layer) if r is not None]
                 elif isinstance(event, CompactionCompleted):
                     wanted += [r for r in (event.replaced_by, event.archive) if r is not None]
                 elif isinstance(event, PackageRedacted):
