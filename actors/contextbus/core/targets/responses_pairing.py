@@ -90,6 +90,8 @@ class _Pairing:
         else:
             self._speaking = None
         self._reasoning = reasoning_id(part) or self._reasoning
+        if isinstance(part, Unknown) and wire.kind_of(part) == wire.COMPACTION:
+            self._reasoning = None  # what stood before it is left out
         self.parts.append(part)
 
     def _strip(self, part: Item, after: object) -> Item:
