@@ -1,30 +1,20 @@
-"""What a rendered request asks of a cache, read once for each message."""
+"""What a rendered request asks of a cache, as its payload tells."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextbus.client.breakpoints import Breakpoints
+from contextbus.client.breakpoints import controls_of
 from contextbus.core.cache_retention import HOUR_MS, MINUTE_MS, Body, infer_retention
 from contextbus.core.importers import from_anthropic
 from contextbus.core.payload import Payload, Request, assemble, start_rendering
 from contextbus.core.persistent import CHUNK
+from contextbus.core.settled import Settled, SettledMessage
 from contextbus_protocol.chat import ChatMessage, assistant, user
-
-
-class Watched(bytes):
-    """JSON that counts how often it is looked into."""
-
-    looks = 0
-
-    def __contains__(self, item: object) -> bool:
-        Watched.looks += 1
-        return super().__contains__(item)  # type: ignore[operator]  # as bytes have it
 
 
 def marked(ttl: str) -> ChatMessage:
@@ -52,45 +42,36 @@ MESSAGES = {"u": user("Ask."), "a": assistant("So."), "5": marked("5m"), "1": ma
 @pytest.mark.rule("C.N.7", "C.N.13")
 @given(st.lists(st.text("ua51", min_size=1, max_size=90), min_size=1, max_size=4), st.booleans())
 def test_they_tell_the_same_as_the_whole_body(parts: list[str], other: bool) -> None:
-    known = Breakpoints()
     history = start_rendering("anthropic")
     for number, part in enumerate(parts):
         if other and number == 2:  # another history takes its place
             history = start_rendering("anthropic")
         history = history.extend(MESSAGES[letter] for letter in part)
         payload = assemble(Request(history=history))
-        assert retention(known.controls_of(payload)) == retention(payload.json())
+        assert retention(controls_of(payload)) == retention(payload.json())
 
 
 @pytest.mark.rule("C.N.7")
 def test_a_control_of_a_later_chunk_and_one_that_differs_are_found() -> None:
     turns = [user("Ask."), assistant("So.")] * CHUNK
     history = start_rendering("anthropic").extend([*turns, marked("1h"), assistant("So."), *turns])
-    known = Breakpoints()
     for _ in range(2):
-        assert retention(known.controls_of(assemble(Request(history=history)))) == HOUR_MS
+        assert retention(controls_of(assemble(Request(history=history)))) == HOUR_MS
     history = history.extend([marked("5m")])
-    assert retention(known.controls_of(assemble(Request(history=history)))) is None
+    assert retention(controls_of(assemble(Request(history=history)))) is None
     history = start_rendering("anthropic").extend([marked("5m")])
-    assert retention(known.controls_of(assemble(Request(history=history)))) == 5 * MINUTE_MS
+    assert retention(controls_of(assemble(Request(history=history)))) == 5 * MINUTE_MS
 
 
-def test_work_of_a_report_does_not_grow_with_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.rule("C.N.13")
+def test_a_report_reads_nothing_of_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> bytes:
         raise AssertionError
 
     monkeypatch.setattr(Payload, "chunks", refuse)
-    turn = [user("Ask."), assistant("So.")]
-    history = start_rendering("anthropic")
-    known, looks = Breakpoints(), list[int]()
-    watched: tuple[Watched, ...] = ()
-    for _ in range(12 * CHUNK):
-        history = history.extend(turn)
-        payload = assemble(Request(history=history))
-        settled = payload.settled
-        watched = (*watched, *map(Watched, settled.json[len(watched) :]))
-        Watched.looks = 0
-        known.controls_of(msgspec.structs.replace(payload, settled=msgspec.structs.replace(settled, json=watched)))
-        looks.append(Watched.looks)
-    assert sum(looks) == len(watched) == 23  # each chunk once
-    assert max(looks) == 1
+    monkeypatch.setattr(Settled, "pieces", refuse)
+    monkeypatch.setattr(SettledMessage, "dict", refuse)
+    history = start_rendering("anthropic").extend([marked("1h"), assistant("So.")] * 12 * CHUNK)
+    controls = controls_of(assemble(Request(history=history)))
+    assert controls == {"messages": [{"cache_control": {"type": "ephemeral", "ttl": "1h"}}] * 4}
+    assert retention(controls) == HOUR_MS

@@ -11,6 +11,7 @@ from tests.client.scripted import CHARACTERS, MODEL, SCOPE, Scripted, bus_with, 
 import contextbus.client as contextbus
 from contextbus.core.estimate import make_estimator
 from contextbus_protocol.chat import ChatMessage, Reasoning, Text, assistant, system, user
+from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.events import StepCompiled
 from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Model
@@ -209,4 +210,26 @@ async def test_the_log_holds_no_text_of_a_prompt_and_its_layer_is_stored_once() 
         assert "a.py" not in raw
         layers = {event.prompt.layer for event in await steps_of(bus, run) if event.prompt is not None}
         assert len(layers) == 1
+        assert (await bus.verify(run.id)).is_clean
+
+
+@pytest.mark.rule("P.A.1", "P.A.3")
+async def test_a_built_prompt_gives_a_step_its_history_tools_and_parts() -> None:
+    tools = [{"name": "deploy", "description": "d", "input_schema": {"type": "object"}}]
+    prompt = (
+        contextbus.Prompt()
+        .system("You are terse.", cache=True)
+        .history([{"role": "user", "content": "How?"}])
+        .state({"file": "a.py"}, {"type": "object", "properties": {"file": {"type": "string"}}})
+        .guardrails(output_tag="answer")
+        .tools(tools)
+    )
+    async with bus_with() as bus:
+        run = await bus.run(scope=SCOPE)
+        step = await run.before_model_call(model=CLAUDE, prompt=prompt)
+        assert step.payload().json() == prompt.compile(model=CLAUDE).json()
+        assert run.messages == (user("How?"),)
+        assert step.manifest.budget.used_tokens > 0
+        with pytest.raises(InvalidTypeError):
+            await run.before_model_call(model=CLAUDE, prompt="text")  # type: ignore[arg-type]
         assert (await bus.verify(run.id)).is_clean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from tests.client.scripted import MODEL, SCOPE, bus_with
 import contextbus.client as contextbus
 from contextbus.core.cache_retention import HOUR_MS, MINUTE_MS
 from contextbus.core.payload import Payload
+from contextbus.core.wire import Mark
 from contextbus_protocol import codec
 from contextbus_protocol.chat import ChatMessage, assistant, user
 from contextbus_protocol.errors import InvalidTypeError
@@ -145,10 +146,11 @@ async def test_without_a_reported_body_what_the_step_rendered_tells_it() -> None
     assert (await outcome(GPT, usage=CACHED, target=None)).retention_ms == 30 * MINUTE_MS
 
 
-def mark(payload: Payload, ttl: str) -> Payload:
-    """A payload whose last message asks for a cache."""
-    part = {"type": "text", "text": "How?", "cache_control": {"type": "ephemeral", "ttl": ttl}}
-    return msgspec.structs.replace(payload, last=(codec.encode_json({"role": "user", "content": [part]}),))
+def mark(payload: Payload, ttl: Literal["5m", "1h"]) -> Payload:
+    """The payload with a breakpoint asked for behind its last block."""
+    (last,) = payload.last
+    asked = Mark(last.json.rindex(b"}]}"), ttl)
+    return msgspec.structs.replace(payload, last=(msgspec.structs.replace(last, marks=(asked,)),))
 
 
 @pytest.mark.rule("C.N.13", "C.N.7")

@@ -29,6 +29,7 @@ from contextbus_protocol.commands import (
 )
 from contextbus_protocol.events import HistoryCleared, HistoryReplaced, MessagesAppended
 from contextbus_protocol.messages import AnyMessage
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import EstimatorSpec, Scope, StepOptions
 from contextbus_protocol.working_memory import WorkingMemoryPatch
 from tests.simulation import scripts
@@ -83,6 +84,7 @@ class Client(Asker):
         self.patched: list[tuple[str, int]] = []
         self.errors: dict[str, int] = {}
         self.functions: dict[str, tuple[CallbackName, ...]] = {}
+        self.prompts: dict[str, PromptParts | None] = {}
         self.given: dict[str, list[CallbackAnswered]] = {}
         self.compiled: StepCompiled | None = None
         self._random = random.Random(f"{world.random.random()}/{name}")
@@ -186,6 +188,7 @@ class Client(Asker):
             refresh=self._random.random() < 0.3,
             step=self._number(),
             callbacks=self._callbacks(),
+            prompt=scripts.prompt_of(self._random, self._text()),
         )
 
     def _options(self) -> StepOptions:
@@ -248,6 +251,7 @@ class Client(Asker):
         match command:
             case CompileStep() | OverflowStep():
                 self._expected = StepCompiled
+                self.prompts[command.command] = command.prompt if isinstance(command, CompileStep) else None
                 self.functions[command.command] = command.callbacks if isinstance(command, CompileStep) else ()
             case CreateWorkingMemory() | PatchWorkingMemory():
                 self._expected = WorkingMemoryState

@@ -114,7 +114,8 @@ def check_used(plain: Projected, state: RunState, event: StepCompiled, where: st
     if event.prepared is not None:
         return
     spec = state.estimator if state.estimator is not None else event.options.estimator
-    exact = Fraction(plain.weight() * spec.factor, 18 * 10_000)
+    prompt = 0 if event.prompt is None else event.prompt.system_eighteenths + event.prompt.tail_eighteenths
+    exact = Fraction((plain.weight() + prompt) * spec.factor, 18 * 10_000)
     used = -(-exact.numerator // exact.denominator) + event.options.overhead_tokens
     assert event.budget.used_tokens == used, f"{where}: {event.budget.used_tokens} tokens used, not {used}"
 

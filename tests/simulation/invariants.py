@@ -15,13 +15,13 @@ from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import LoggedCommit, RunLog, read_commits, replay_memory, replay_run, replay_states
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, subjects
-from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.commands import Recorded
 from contextbus_protocol.digests import digest_text
-from contextbus_protocol.events import HistoryReplaced, PreparedFact, StepCompiled, StepFailed
+from contextbus_protocol.events import HistoryReplaced, StepCompiled, StepFailed
 from tests.simulation.clients import Acknowledged, Client
 from tests.simulation.forgetting import Forgetter
 from tests.simulation.forgotten import check_forgotten, check_revisions, check_usage
+from tests.simulation.host_functions import check_callbacks, check_prompts
 from tests.simulation.scripts import BOUND
 from tests.simulation.world import TENANT, World
 
@@ -43,6 +43,7 @@ def check_world(world: World, clients: list[Client], forgetter: Forgetter) -> in
         check_revisions(log)
         check_usage(log)
         check_callbacks(world, log, [c for c in clients if c.run == run])
+        check_prompts(world, log, [c for c in clients if c.run == run])
         check_forgotten(world, log, forgetter)
         for client in clients:
             if client.run == run:
@@ -124,39 +125,6 @@ def check_steps(log: RunLog) -> None:
                     assert taken <= {"restored", "mandatory"}, f"step {event.step} is reused and takes {taken}"
 
 
-def check_callbacks(world: World, log: RunLog, clients: list[Client]) -> None:
-    """A step is made with what the functions of its own command gave, all of it and nothing else (D.W.4)."""
-    functions = {command: names for c in clients for command, names in c.functions.items()}
-    given = {command: answers for c in clients for command, answers in c.given.items()}
-    for logged in log.commits:
-        command = logged.commit.command
-        for step in logged.commit.events:
-            if not isinstance(step, StepCompiled) or step.overflow is not None:
-                continue
-            names = functions[command]
-            answers = [a for a in given.get(command, []) if a.code is None]
-            data = world.server.blobs.get((log.run, step.package))
-            output = None if data is None else blobs.decode_output(data)
-            prepared = [a for a in answers if a.name == "prepare-step" and _is_prepared_by(step, output, a)]
-            untouched = step.prepared is None and (output is None or output.prepared is None)
-            assert prepared if "prepare-step" in names else untouched, f"{command} is prepared by nobody of its own"
-            queries = {(a.text or "")[:2000] for a in answers if a.name == "rewrite-query"}
-            assert step.rewritten <= bool(queries), f"{command} has a query that nobody made"
-            assert step.rewritten or not ("rewrite-query" in names and step.query_length), f"{command} asked its own"
-            made = output is None or not step.rewritten or output.query in queries | {""}
-            assert made, f"{command} asked something else"
-
-
-def _is_prepared_by(step: StepCompiled, output: blobs.StepOutput | None, answer: CallbackAnswered) -> bool:
-    """Whether all that a step was prepared with is what one answer gave."""
-    fact = step.prepared or PreparedFact()
-    changed = (fact.model, fact.overhead_tokens, fact.tools_digest)
-    same = changed == (answer.model, answer.overhead_tokens, answer.tools_digest)
-    count = None if fact.messages is None else fact.messages.count
-    same = same and count == (None if answer.messages is None else len(answer.messages))
-    return same and (output is None or output.prepared == answer.messages)
-
-
 class Told(Protocol):
     """What a client was told."""
 
@@ -207,7 +175,11 @@ def check_history_of_answer(states: Sequence[tuple[LoggedCommit, RunState]], tol
     assert told.blocks in {s.blocks.chain for s in later}, f"{told.command} was told other blocks than the log has"
     stale = {(), *(s.stale_thinking for s in later)}
     # a stored step is told what a request of now leaves out behind what changed since (D.F.20, D.J.6)
-    stale |= {stale_ranges(s, s.last.options, s.last.count) for s in later if told.stored and s.last is not None}
+    stale |= {
+        stale_ranges(s, s.last.options, s.last.count, s.last.prompt)
+        for s in later
+        if told.stored and s.last is not None
+    }
     assert told.stale_thinking in stale, f"{told.command} was told other thinking than the log has"
     if not told.stored:
         state = later[0]

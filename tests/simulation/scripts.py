@@ -7,8 +7,9 @@ from typing import Final
 
 from contextbus.core.skill_loads import BODY_SUFFIX, LOAD_SKILL
 from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName
-from contextbus_protocol.chat import ChatMessage, Reasoning, ToolCall, ToolResult, assistant, user
+from contextbus_protocol.chat import ChatMessage, Reasoning, ToolCall, ToolResult, assistant, system, user
 from contextbus_protocol.chat import Text as TextPart
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import EstimatorSpec, Model, RefreshOptions, Scope, StepOptions, Usage
 from contextbus_protocol.working_memory import (
     AddHypothesis,
@@ -22,11 +23,12 @@ from contextbus_protocol.working_memory import (
 )
 from tests.simulation.sources import SKILLS, SOURCES
 
-MODEL: Final = Model("anthropic", "claude-opus-4-6", 20_000, 2_000)
+MODEL: Final = Model("anthropic", "claude-haiku-4-5", 20_000, 2_000)
 BOUND: Final = Model("anthropic", "claude-opus-5-5", 20_000, 2_000)
 SMALL: Final = Model("anthropic", "claude-opus-4-6", 4_000, 3_900)
 CALIBRATES: Final = "run-1"
 """The run whose estimator learns from reported usage."""
+HOOKS: Final[tuple[CallbackName, ...]] = ("prepare-step", "before-compile", "transform-context", "rewrite-query")
 LOADED: Final = (*SKILLS, "absent")
 REFRESH: Final = RefreshOptions(min_steps=2, max_passes=30, candidates_per_source=6)
 
@@ -113,12 +115,25 @@ def operation_of(chance: random.Random, text: str) -> AnyOperation:
 
 def callbacks_of(chance: random.Random) -> tuple[CallbackName, ...]:
     """The functions of the host that a step asks for: mostly none."""
-    draw = chance.random()
-    if draw < 0.7:
+    if chance.random() < 0.6:
         return ()
-    if draw < 0.8:
-        return ("prepare-step",)
-    return ("rewrite-query",) if draw < 0.9 else ("prepare-step", "rewrite-query")
+    return tuple(name for name in HOOKS if chance.random() < 0.4)
+
+
+def prompt_of(chance: random.Random, text: str) -> PromptParts | None:
+    """What the host adds to a step's request: mostly nothing, else a system layer that seldom changes, and a tail."""
+    if chance.random() < 0.6:
+        return None
+    in_system = chance.random() < 0.1
+    layer = (system("be terse" if chance.random() < 0.8 else "be verbose"),) if chance.random() < 0.7 else ()
+    return PromptParts(
+        system=(*layer, system(text)) if in_system else layer,
+        state=() if in_system or chance.random() < 0.2 else (user(f"<dynamic_state>{text}</dynamic_state>"),),
+        guardrails=(user("Answer inside <answer>."),) if chance.random() < 0.5 else (),
+        prefill="So: " if chance.random() < 0.4 else None,
+        thinking=chance.random() < 0.2,
+        state_in_system=in_system,
+    )
 
 
 def answer_callback(
@@ -128,6 +143,11 @@ def answer_callback(
     if ask.name == "rewrite-query":
         text = chance.choice((f"{ask.query} again", "  ", "rewritten"))
         answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, text=text)
+    elif ask.name == "before-compile":
+        answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, text=chance.choice((None, "", "a snippet")))
+    elif ask.name == "transform-context":
+        given = (user("transformed for this step"),) if chance.random() < 0.5 else None
+        answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, messages=given)
     else:
         changed = chance.random()
         answer = CallbackAnswered(
@@ -143,7 +163,7 @@ def answer_callback(
     if chance.random() >= faulty:
         return [(delay, answer)]
     failed = CallbackAnswered(run=run, token=ask.token, name=ask.name, code="error", origin_type="KeyError")
-    other: CallbackName = "rewrite-query" if ask.name == "prepare-step" else "prepare-step"
+    other = HOOKS[HOOKS.index(ask.name) - 1]
     strange = CallbackAnswered(run=run, token=ask.token, name=other, text="another's", overhead_tokens=777)
     outcomes: list[list[tuple[float, CallbackAnswered]]] = [
         [],

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import contextbus
-from contextbus.cli import compacting, compiling, doctor, logs, records, services
+from contextbus.cli import compacting, compiling, doctor, logs, records, services, validating
 from contextbus.cli.output import stdout
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 compiling.register(app)
 compacting.register(app)
+validating.register(app)
 services.register(app)
 records.register(app)
 logs.register(app)

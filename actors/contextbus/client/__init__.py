@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from contextbus.client.compiler import Compiler
     from contextbus.client.context_bus import ContextBus
     from contextbus.client.opening import open_bus as open  # noqa: A004  # the word that users write
+    from contextbus.client.prompt import Prompt
     from contextbus.client.report import Report
     from contextbus.client.run import Run
     from contextbus.client.snapshot_tools import SnapshotHandle, working_memory_tools
@@ -100,6 +101,7 @@ __all__ = [
     "Model",
     "ModelPrefix",
     "PreparedStep",
+    "Prompt",
     "RefreshOptions",
     "Report",
     "RetentionPolicy",
@@ -161,6 +163,7 @@ _MODULES: Final = {
     "contextbus.client.compiler": ("Compiler",),
     "contextbus.client.context_bus": ("ContextBus",),
     "contextbus.client.opening": ("open",),
+    "contextbus.client.prompt": ("Prompt",),
     "contextbus.client.report": ("Report",),
     "contextbus.client.run": ("Run",),
     "contextbus.client.step_hooks": ("CompileContext", "PreparedStep", "StepContext"),

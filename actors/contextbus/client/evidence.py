@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from contextbus.client.breakpoints import Breakpoints
+from contextbus.client.breakpoints import controls_of
 from contextbus.client.given import plain_usage
 from contextbus.client.report import Report, name_upstream
 from contextbus.core.cache_retention import infer_retention
@@ -27,7 +27,6 @@ def read_evidence(
     added: Sequence[ChatMessage],
     model: Model | None,
     rendered: Payload | None,
-    breakpoints: Breakpoints,
 ) -> Evidence:
     """The evidence of a report; none of a call that did not succeed (C.M.12) or that has no usage.
 
@@ -35,8 +34,7 @@ def read_evidence(
         report: how the call went.
         added: its messages, read.
         model: the model of its step.
-        rendered: what the step rendered last; read where the report has no body (C.N.13).
-        breakpoints: what is known of the run's payloads; only a body of the host's own is read whole.
+        rendered: what the step rendered last; its breakpoints are read where the report has no body (C.N.13).
 
     Raises:
         InvalidTypeError: usage or upstream are of a wrong type.
@@ -47,13 +45,11 @@ def read_evidence(
     facts = read_usage_facts(usage)
     return Evidence(
         measured=None if is_aggregate(usage, added) else facts.measured,
-        retention_ms=None if model is None else _infer(report, facts, model, rendered, breakpoints),
+        retention_ms=None if model is None else _infer(report, facts, model, rendered),
     )
 
 
-def _infer(
-    report: Report, facts: UsageFacts, model: Model, rendered: Payload | None, breakpoints: Breakpoints
-) -> int | None:
+def _infer(report: Report, facts: UsageFacts, model: Model, rendered: Payload | None) -> int | None:
     """The retention; without cache reads or writes nothing is kept that it could be of (C.N.1, C.N.3)."""
     usage = facts.usage
     if usage.cache_read_tokens <= 0 and usage.cache_write_tokens <= 0:
@@ -62,7 +58,7 @@ def _infer(
     return infer_retention(
         provider=model.provider,
         model_id=model.model_id,
-        body=breakpoints.controls_of(sent) if isinstance(sent, Payload) else sent,
+        body=controls_of(sent) if isinstance(sent, Payload) else sent,
         response_model=report.response_model,
         upstream=name_upstream(report),
         writes_5m=facts.writes_5m,

@@ -8,6 +8,7 @@ from functools import partial
 from contextbus.client.compiled import CompiledStep, Tools
 from contextbus.client.evidence import read_evidence
 from contextbus.client.given import GivenMessage, read_given
+from contextbus.client.prompt import Prompt, parts_of
 from contextbus.client.report import Report, read_report
 from contextbus.client.run_steps import RunSteps
 from contextbus.client.sending import DEFAULT_SECONDS, new_id
@@ -49,7 +50,7 @@ class Run(RunSteps):
         step: int | None = None,
         overhead_tokens: int | None = None,
         tools: Tools = None,
-        prompt: PromptParts | None = None,
+        prompt: Prompt | PromptParts | None = None,
         output_schema: Mapping[str, object] | None = None,
         settings: Mapping[str, object] | None = None,
         refresh: bool = False,
@@ -60,12 +61,12 @@ class Run(RunSteps):
         """Compile the context of the next model call (D.R.0, D.W.7).
 
         Args:
-            messages: the whole history; without it, what was appended.
+            messages: the whole history; without it the prompt's, if it has one, or what was appended.
             model: the model that will be called.
             step: the step's number; without it the run's next.
             overhead_tokens: tokens of tool schemas, output schema and framing; counted from ``tools`` and
                 ``output_schema`` when not given (D.M.15).
-            tools: the tool definitions of the call.
+            tools: the tool definitions of the call; by default the prompt's.
             prompt: what the request holds beside the history: system messages, state, guardrails (P.A.3).
             output_schema: the JSON Schema of the answer.
             settings: what else the request is sent with, such as provider options, tool choice, active tools: a
@@ -88,6 +89,10 @@ class Run(RunSteps):
                 fewer of them.
             DeadlineExceededError: no answer came; the same ``command`` may be sent again.
         """
+        parts = parts_of(prompt)
+        if isinstance(prompt, Prompt):
+            messages = messages if messages is not None or not prompt.messages else prompt.messages
+            tools = prompt.definitions if tools is None else tools
         given = None if messages is None else read_given(messages)
         definitions = tools_text(tools)
         counter = partial(self._options.count_overhead, self._bus.tokenizers, output_schema)
@@ -107,7 +112,8 @@ class Run(RunSteps):
             functions=self._options.hooks,
             tools=definitions,
             count_overhead=count,
-            prompt=prompt,
+            prompt=parts,
+            state=prompt.state_value if isinstance(prompt, Prompt) else None,
         )
         callbacks = self._callbacks(hooks)
         command = command or new_id()
@@ -130,12 +136,12 @@ class Run(RunSteps):
                 parent=self._options.parent,
                 instructions=self._options.instructions,
                 summary_seconds=self._options.summary_seconds,
-                prompt=prompt,
+                prompt=parts,
             )
 
         asked = self._sender.race(make, StepCompiled, self.load, callbacks.take)
         answer = await self._await_step(asked, command, callbacks)
-        compiled = await self._take_step(answer, model, definitions, prompt)
+        compiled = await self._take_step(answer, model, definitions, parts)
         await self._tell(compiled, compiled.warnings, _clock.elapsed() - begin)
         return compiled
 
@@ -213,7 +219,7 @@ class Run(RunSteps):
         added = read_given(report.messages) if succeeded else ()
         fields = read_report(report)
         rendered = None if step is None else step.rendered.payload
-        evidence = read_evidence(report, added, self._model_of(number), rendered, self._history.breakpoints)
+        evidence = read_evidence(report, added, self._model_of(number), rendered)
         asks, self._reported = ("report", number), number
         command = self._commands.id_of(asks, command)
 

@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from contextbus.client.breakpoints import Breakpoints
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.own_blocks import OwnBlocks
 from contextbus.client.reading import RunContent, read_run
@@ -34,12 +33,10 @@ class RunHistory:
 
     Attributes:
         content: the run as its log said when it was read last.
-        breakpoints: where its rendered history asks for a cache.
     """
 
     def __init__(self, driver: JournalDriver, sender: Sender, run: str) -> None:
         self.content = RunContent(RunState(run))
-        self.breakpoints = Breakpoints()
         self._driver = driver
         self._sender = sender
         self._blocks = BlocksInPlace()

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from contextbus.core.blocks import user_block
 from contextbus.core.bound_models import binds_thinking
 from contextbus.core.escape import escape_text
 from contextbus.core.prefill_models import takes_prefill
-from contextbus_protocol.chat import ChatMessage, user
+from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.values import Model, ModelPrefix
 
@@ -23,7 +24,7 @@ OUTPUT_TAG: Final = (
 )
 ANSWER_START: Final = (
     "<answer_start>\n"
-    "The answer begins with exactly the following text, unchanged, and goes on from there:\n"
+    "The answer begins with exactly the text of this element, XML escapes undone, and goes on from there:\n"
     "<text>{text}</text>\n"
     "</answer_start>"
 )
@@ -48,12 +49,12 @@ def output_tag_message(tag: str) -> ChatMessage:
     Raises:
         InvalidTypeError: the tag is no name of ``[A-Za-z_][A-Za-z0-9_.-]*``.
     """
-    return user(OUTPUT_TAG.format(tag=check_output_tag(tag)))
+    return user_block(OUTPUT_TAG.format(tag=check_output_tag(tag)))
 
 
 def prefill_message(text: str) -> ChatMessage:
     """The user message that a prefill degrades to: the text stripped at its end, escaped (P.C.2, P.C.4)."""
-    return user(ANSWER_START.format(text=escape_text(text.rstrip())))
+    return user_block(ANSWER_START.format(text=escape_text(text.rstrip())))
 
 
 def prefill_degrades(model: Model | None, thinking: bool, bound_models: Iterable[ModelPrefix] = ()) -> bool:

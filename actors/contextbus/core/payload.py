@@ -11,13 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from contextbus.core import json_text
+from contextbus.core.breakpoints import (
+    Breakpoints,
+    automatic_cache,
+    choose_breakpoints,
+    put_breakpoints,
+    write_system,
+)
 from contextbus.core.frozen import freeze, thaw
 from contextbus.core.guardrails import prefill_message
 from contextbus.core.rendering import Rendering
 from contextbus.core.settled import Settled
 from contextbus.core.targets import find_target
 from contextbus.core.targets.tools import tools_text, write_former_tools, write_tools
-from contextbus.core.wire import Repair
+from contextbus.core.wire import Mark, Repair, Written, takes_breakpoints
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import EmptyHistoryError, InvalidRequestError
 from contextbus_protocol.values import Model
@@ -28,8 +35,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``history`` is folded; append blocks of earlier steps are in it where they were placed.  ``blocks`` are this step's
     own, behind the history; ``tail`` is what follows them.  ``system`` comes behind the history's leading system
-    messages.  ``prefill`` is what the answer is to begin with (P.C.2); with ``prefill_degrades`` it is an instruction
-    on every target (P.C.4).  ``tools`` is the JSON text of a list of definitions in any provider's shape.
+    messages.  ``prefill`` is what the answer is to begin with (P.C.2), an instruction at the end of the
+    tail where the target takes none.  ``tools`` is the JSON text of a list of definitions in any provider's shape.
     """
 
     history: Rendering
@@ -37,31 +44,40 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[ChatMessage, ...] = ()
     tail: tuple[ChatMessage, ...] = ()
     prefill: str | None = None
-    prefill_degrades: bool = False
     tools: str | None = None
 
 
 class Payload(msgspec.Struct, frozen=True):
     """One provider's request; immutable, every way out of it is safe to keep.
 
-    ``fields`` are the members before the messages as JSON; ``lead``, ``settled`` and ``last`` are the messages, which
-    the body holds under ``list_name``.
+    ``fields`` are the members before the messages; ``lead``, ``settled`` and ``last`` are the messages, which the body
+    holds under ``list_name``.  None of them holds a breakpoint: every way out puts in those that are sent (P.E.4).
+    ``lost`` counts breakpoints of this request's own system messages and tools that the provider does not take.
     """
 
     target: str
     list_name: str
-    fields: tuple[tuple[str, bytes], ...]
+    fields: tuple[tuple[str, Written], ...]
     lead: tuple[bytes, ...]
     settled: Settled
-    last: tuple[bytes, ...]
+    last: tuple[Written, ...]
     rendering: Rendering
     former_tools: bool = False
+    lost: int = 0
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
-        """Every repair that made the history fit the provider (P.E.2)."""
-        added = (Repair("missing-tools", self.rendering.count),) if self.former_tools else ()
-        return (*self.rendering.repairs, *added)
+        """Every repair that made the history fit the provider (P.E.2); breakpoints dropped or raised come last."""
+        count = self.rendering.count
+        added = (Repair("missing-tools", count),) if self.former_tools else ()
+        breakpoints = (Repair("breakpoint", count),) * (self.lost + self.breakpoints().repaired)
+        return (*self.rendering.repairs, *added, *breakpoints)
+
+    def breakpoints(self, **extra: object) -> Breakpoints:
+        """The breakpoints that are sent; ``extra`` as in ``chunks``: an automatic ``cache_control`` counts."""
+        fields = {key: written for key, written in self.fields if key not in extra}
+        automatic = automatic_cache(extra)
+        return choose_breakpoints(fields, self.settled.marks, self.last, automatic)
 
     def chunks(self, **extra: object) -> tuple[bytes, ...]:
         """The body as pieces of JSON, flat in the length of the history; ``extra`` are members of the caller's.
@@ -73,15 +89,17 @@ class Payload(msgspec.Struct, frozen=True):
         """
         if self.list_name in extra:
             raise InvalidRequestError(f"{self.list_name} are the payload's; use payload.copy() for a body to change")
-        kept = [b"%b:%b," % (json_text.quote(key), json) for key, json in self.fields if key not in extra]
+        sent = self.breakpoints(**extra)
+        fields = [(key, json) for key, json in self._fields(sent) if key not in extra]
+        kept = [b"%b:%b," % (json_text.quote(key), json) for key, json in fields]
         more = b"," + json_text.encode(extra)[1:] if extra else b"}"
-        lead, last = b",".join(self.lead), b",".join(self.last)
+        lead, last = b",".join(self.lead), b",".join(self._last(sent))
         head = b'{%b"%b":[%b' % (b"".join(kept), self.list_name.encode(), lead)
         if lead and (last or len(self.settled)):
             head += b","
         if last and len(self.settled):
             last = b"," + last
-        return (head, *self.settled.pieces(), last + b"]" + more)
+        return (head, *self.settled.pieces(sent.of("settled")), last + b"]" + more)
 
     def json(self, **extra: object) -> bytes:
         """The body as JSON, for an SDK's ``content=``; ``extra`` as in ``chunks``."""
@@ -94,10 +112,19 @@ class Payload(msgspec.Struct, frozen=True):
         The dict and its list of messages are the caller's to change.  The messages are shared with later steps and
         read-only: changing one raises ``TypeError``.
         """
-        body: dict[str, object] = {key: msgspec.json.decode(json) for key, json in self.fields}
-        lead, last = ([freeze(msgspec.json.decode(json)) for json in part] for part in (self.lead, self.last))
-        body[self.list_name] = [*lead, *self.settled.dicts(), *last]
+        sent = self.breakpoints()
+        body: dict[str, object] = {key: msgspec.json.decode(json) for key, json in self._fields(sent)}
+        lead, last = ([freeze(msgspec.json.decode(json)) for json in part] for part in (self.lead, self._last(sent)))
+        body[self.list_name] = [*lead, *self.settled.dicts(sent.of("settled")), *last]
         return body
+
+    def _fields(self, sent: Breakpoints) -> list[tuple[str, bytes]]:
+        marks = {"tools": sent.of("tools").get(0, ()), "system": sent.of("system").get(0, ())}
+        return [(key, put_breakpoints(written.json, marks.get(key, ()))) for key, written in self.fields]
+
+    def _last(self, sent: Breakpoints) -> list[bytes]:
+        marks = sent.of("last")
+        return [put_breakpoints(written.json, marks.get(index, ())) for index, written in enumerate(self.last)]
 
     def copy(self) -> dict[str, object]:
         """The body as plain dicts and lists, all the caller's; its cost grows with the history."""
@@ -127,28 +154,45 @@ def assemble(request: Request) -> Payload:
     if rendering.empty:
         raise EmptyHistoryError("there is no message to send but system ones; append a user message first")
     prefill = (request.prefill or "").rstrip()
-    prefilled = bool(prefill) and target.takes_prefill and not request.prefill_degrades
+    prefilled = bool(prefill) and target.takes_prefill
     if prefill and not prefilled:
         rendering = rendering.append(prefill_message(prefill))
     finished = rendering.finish(prefilled=prefilled)
-    system = finished.system
-    system += tuple(text for message in request.system if (text := target.system(message)) is not None)
+    written = [write_system(message, target) for message in request.system]
+    system = (*finished.system, *[item for item, _ in written if item is not None])
     tools = write_tools(request.tools, target) if request.tools is not None else None
+    lost = sum(count for _, count in written)
+    if tools is not None and not takes_breakpoints(target):
+        lost += len(tools.marks)
+        tools = Written(tools.json)
     former_tools = tools is None and target.needs_tools and bool(finished.tools)
     if former_tools:
-        tools = write_former_tools(finished.tools, target)
-    fields = target.fields(system, tools)
-    last = tuple(written.json for written in target.lay_out(finished.group))
+        tools = Written(write_former_tools(finished.tools, target))
+    texts = tuple(item.json for item in system)
+    fields = target.fields(texts, None if tools is None else tools.json)
+    marks = {"tools": () if tools is None else tools.marks, "system": _marks_of(system, fields.get("system", b""))}
+    last = target.lay_out(finished.group)
     return Payload(
         target=target.name,
         list_name=target.list_name,
-        fields=tuple(fields.items()),
-        lead=() if "system" in fields else system,
+        fields=tuple((key, Written(json, marks.get(key, ()))) for key, json in fields.items()),
+        lead=() if "system" in fields else texts,
         settled=finished.settled,
-        last=(*last, target.prefill(prefill)) if prefilled else last,
+        last=(*last, Written(target.prefill(prefill))) if prefilled else last,
         rendering=finished,
         former_tools=former_tools,
+        lost=lost,
     )
+
+
+def _marks_of(system: tuple[Written, ...], field: bytes) -> tuple[Mark, ...]:
+    """Where breakpoints are asked for in the member that holds the system layer, its messages joined by commas."""
+    start = field.find(b",".join(item.json for item in system))
+    marks: list[Mark] = []
+    for item in system:
+        marks += [Mark(start + mark.end, mark.cache) for mark in item.marks]
+        start += len(item.json) + 1
+    return tuple(marks)
 
 
 def render(

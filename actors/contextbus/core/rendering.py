@@ -6,12 +6,15 @@ again.  A call that is unanswered when the assistant speaks again is closed with
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import replace
 
 from contextbus.core import json_text, wire
+from contextbus.core.breakpoints import longer, write_system
+from contextbus.core.call_ids import CallIds
 from contextbus.core.persistent import Counts, Vector
 from contextbus.core.settled import Settled
 from contextbus.core.wire import Call, Group, Piece, Repair, RepairCode, Target, Turn, Written
@@ -19,6 +22,7 @@ from contextbus_protocol.chat import (
     AnyPart,
     ApprovalRequest,
     ApprovalResponse,
+    Cache,
     ChatMessage,
     Reasoning,
     Text,
@@ -26,26 +30,24 @@ from contextbus_protocol.chat import (
     ToolResult,
 )
 
-_SUFFIX = 8  # code points kept free for the number of a repeated id
-
 
 class Rendering(msgspec.Struct, frozen=True):
     """A history as one target takes it; a value, so branches and older steps keep theirs.
 
     ``count`` is the number of messages appended, ``system`` the leading system messages, ``tools`` the names of the
-    tools that the history calls, ``dead`` the calls of each id that were closed without a result.
+    tools that the history calls, ``ids`` the ids of its calls, ``dead`` the calls of each id that were closed without
+    a result.
     """
 
     target: Target
     count: int = 0
-    system: tuple[bytes, ...] = ()
+    system: tuple[Written, ...] = ()
     settled: Settled = Settled()
     group: Group = Group()
     repairs: Vector[Repair] = Vector()
     tools: tuple[str, ...] = ()
     dead: Counts = Counts()
-    seen: Counts = Counts()
-    wires: Counts = Counts()
+    ids: CallIds = CallIds()
     approvals: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -81,6 +83,7 @@ class _Draft:
     def __init__(self, base: Rendering) -> None:
         self._base = base
         self._target = base.target
+        self._takes_breakpoints = wire.takes_breakpoints(base.target)
         self._count = base.count
         self._system = base.system
         self._settled = base.settled
@@ -88,8 +91,7 @@ class _Draft:
         self._repairs: list[Repair] = []
         self._tools = base.tools
         self._dead = base.dead
-        self._seen = base.seen
-        self._wires = base.wires
+        self._ids = base.ids
         self._approvals = base.approvals
 
     def freeze(self) -> Rendering:
@@ -102,8 +104,7 @@ class _Draft:
             repairs=self._base.repairs.extend(self._repairs) if self._repairs else self._base.repairs,
             tools=self._tools,
             dead=self._dead,
-            seen=self._seen,
-            wires=self._wires,
+            ids=self._ids,
             approvals=self._approvals,
         )
 
@@ -129,45 +130,69 @@ class _Draft:
 
     def _append_system(self, message: ChatMessage) -> None:
         if self._empty():
-            text = self._target.system(message)
-            if text is None:
+            written, lost = write_system(message, self._target)
+            for _ in range(lost):
+                self._note("breakpoint")
+            if written is None:
                 self._note("empty")
             else:
-                self._system = (*self._system, text)
+                self._system = (*self._system, written)
             return
         pieces = self._pieces(message, "system")
         if pieces:
             self._note("late-system")
             before = self._group
-            self._add_other(self._target.late_system(pieces, message))
+            turn = self._target.late_system(pieces, message)
+            last = turn.pieces[-1]
+            asked = functools.reduce(longer, (piece.cache for piece in (*pieces, last)), self._takes(message.cache))
+            self._add_other(replace(turn, pieces=(*turn.pieces[:-1], replace(last, cache=asked))))
             self._note_joined(before)
         else:
+            self._takes(message.cache, placed=False)
             self._note("empty")
 
     def _append_user(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
         silent = False
         before = self._group
+        carrier: int | None = None  # the call whose result ends the message, -1 for its last piece
         for part in message.content:
             if isinstance(part, ToolResult):
                 silent = True
-                late = self._answer(part, separated=bool(pieces))
-                if late is not None:
-                    pieces.append(late)
+                placed = self._answer(part, separated=bool(pieces))
+                if isinstance(placed, Piece):
+                    pieces.append(placed)
+                    carrier = -1
+                elif placed is not None:
+                    carrier = placed
             elif isinstance(part, ApprovalRequest | ApprovalResponse):
                 silent = True
                 self._approve(part)
             elif isinstance(part, ToolCall):
                 self._note("misplaced", part.id)
-            else:
-                pieces += self._piece(part, "user")
-        members = self._target.members(message)
+            elif found := self._piece(part, "user"):
+                if found[0].kind == wire.RESTART:
+                    self._restart(bool(pieces))
+                    pieces, before = [], self._group
+                pieces += found
+                carrier = -1
+        if asked := self._takes(message.cache, placed=carrier is not None):
+            if carrier == -1:
+                pieces[-1] = replace(pieces[-1], cache=longer(pieces[-1].cache, asked))
+            elif carrier is not None:
+                call = self._group.calls[carrier]
+                self._set_call(carrier, replace(call, result_cache=longer(call.result_cache, asked)))
         if pieces:
-            self._add_other(Turn("user", tuple(pieces), members if message.role == "user" else b""))
+            members = self._target.members(message) if message.role == "user" else b""
+            self._add_other(Turn("user", tuple(pieces), members))
         elif not silent:
             self._note("empty")
         if message.role == "user":
             self._note_joined(before)
+
+    def _set_call(self, place: int, call: Call) -> None:
+        calls = self._group.calls
+        self._group = replace(self._group, calls=(*calls[:place], call, *calls[place + 1 :]))
 
     def _add_other(self, turn: Turn) -> None:
         group = self._group
@@ -186,21 +211,34 @@ class _Draft:
         calls: list[tuple[int, ToolCall]] = []
         after: list[ToolResult | ApprovalRequest | ApprovalResponse] = []
         called, spoken = self._run_so_far()
+        carrier: int | None = None  # the piece that can carry the message's breakpoint, -1 for its last call
         for part in message.content:
             if isinstance(part, ToolCall):
                 calls.append((len(pieces), part))
                 called = spoken = True
+                carrier = -1
             elif isinstance(part, ToolResult | ApprovalRequest | ApprovalResponse):
                 after.append(part)
             else:
                 for piece in self._piece(part, "assistant"):
+                    if piece.kind == wire.RESTART:
+                        self._restart(bool(pieces or calls))
+                        self._add_other(Turn("user", (piece,)))
+                        pieces, calls, called, spoken, carrier = [], [], False, False, None
+                        continue
                     if piece.kind == "thinking" and spoken:
                         self._note("thinking")
                         continue
                     if called and self._target.merges:
                         self._note("misplaced")
                     spoken = spoken or piece.kind == "text"
+                    carrier = carrier if piece.kind == "thinking" else len(pieces)
                     pieces.append(piece)
+        if asked := self._takes(message.cache, placed=carrier is not None):
+            if carrier == -1:
+                calls[-1] = (calls[-1][0], replace(calls[-1][1], cache=longer(calls[-1][1].cache, asked)))
+            elif carrier is not None:
+                pieces[carrier] = replace(pieces[carrier], cache=longer(pieces[carrier].cache, asked))
         if pieces or calls:
             self._speak(Turn("assistant", tuple(pieces), self._target.members(message)), calls)
         elif not after:
@@ -211,7 +249,7 @@ class _Draft:
                 continue
             self._note("misplaced", part.id)
             late = self._answer(part, separated=False)
-            if late is not None:
+            if isinstance(late, Piece):
                 self._add_other(Turn("user", (late,)))
 
     def _run_so_far(self) -> tuple[bool, bool]:
@@ -240,7 +278,9 @@ class _Draft:
         return not (len(self._settled) or self._group.turns or self._group.others)
 
     def _open(self, call: ToolCall, turn: int, place: int) -> Call:
-        wire_id = self._mint(call.id)
+        self._ids, wire_id, codes = self._ids.mint(call.id, self._target)
+        for code in codes:
+            self._note(code, call.id)
         if call.name not in self._tools:
             self._tools = (*self._tools, call.name)
         arguments = json_text.sound_object(call.arguments)
@@ -256,30 +296,17 @@ class _Draft:
             place=place,
             json=self._target.call(call, wire_id, arguments),
             error=error,
-            cache=call.cache,
+            cache=self._takes(call.cache),
         )
 
-    def _mint(self, call_id: str) -> str:
-        """A wire id that no other call has: the id itself where it can be, else one made from it (P.E.7, P.E.21)."""
-        number = self._seen.get(call_id) + 1
-        self._seen = self._seen.set(call_id, number)
-        made = f"call_{wire.digest_hex(call_id)[:24]}"
-        wire_id = call_id
-        if not self._target.takes_id(call_id):
-            self._note("id", call_id)
-            wire_id = made
-        if self._wires.get(wire_id):
-            self._note("repeated-id", call_id)
-            base = wire_id if self._target.takes_id(wire_id + "-" * _SUFFIX) else made
-            number = max(number, 2)
-            while self._wires.get(wire_id := f"{base}-{number}"):
-                number += 1
-        self._wires = self._wires.set(wire_id, 1)
-        return wire_id
+    def _answer(self, result: ToolResult, *, separated: bool) -> Piece | int | None:
+        """Give a result to its call: the first open one of the id.
 
-    def _answer(self, result: ToolResult, *, separated: bool) -> Piece | None:
-        """Give a result to its call: the first open one of the id.  A piece of text if it came too late."""
+        Returns:
+            The place of the call; a piece of text if the result came too late; None if there was no such call.
+        """
         group = self._group
+        asked = functools.reduce(longer, (part.cache for part in result.content), result.cache)  # inside is behind it
         for place, call in enumerate(group.calls):
             if call.id == result.id and call.result is None:
                 json, codes = self._target.result(result, call)
@@ -287,13 +314,13 @@ class _Draft:
                     self._note(code, result.id)
                 if separated or group.others or (not self._target.merges and call.turn + 1 < len(group.turns)):
                     self._note("moved-result", result.id)
-                answered = replace(call, result=json, result_cache=result.cache)
-                calls = (*group.calls[:place], answered, *group.calls[place + 1 :])
-                self._group = replace(group, calls=calls, answered=True)
-                return None
+                self._set_call(place, replace(call, result=json, result_cache=self._takes(asked)))
+                self._group = replace(self._group, answered=True)
+                return place
         owed = self._dead.get(result.id)
         if not owed:
             self._note("orphan-result", result.id)
+            self._takes(asked, placed=False)
             return None
         self._dead = self._dead.set(result.id, owed - 1)
         self._note("late-result", result.id)
@@ -301,7 +328,7 @@ class _Draft:
             part.text if isinstance(part, Text) else wire.LEFT_OUT.format(kind=type(part).__name__.lower())
             for part in result.content
         )
-        return self._target.text(wire.element("late_result", text, result.id))
+        return replace(self._target.text(wire.element("late_result", text, result.id)), cache=self._takes(asked))
 
     def _approve(self, part: ApprovalRequest | ApprovalResponse) -> None:
         self._note("approval", part.id)
@@ -316,9 +343,7 @@ class _Draft:
         waiting = [place for place, call in enumerate(group.calls) if call.id == asked[-1] and call.result is None]
         if waiting:
             place = waiting[-1]  # ids may repeat: the approval is for the newest that waits (C.D.13)
-            denied = replace(group.calls[place], error=wire.DENIED)
-            calls = (*group.calls[:place], denied, *group.calls[place + 1 :])
-            self._group = replace(group, calls=calls)
+            self._set_call(place, replace(group.calls[place], error=wire.DENIED))
 
     def _pieces(self, message: ChatMessage, layer: wire.Layer) -> tuple[Piece, ...]:
         found: list[Piece] = []
@@ -334,11 +359,25 @@ class _Draft:
             self._note("thinking")
             return ()
         piece, code = self._target.part(part, layer)
-        if piece is not None and part.cache:
-            piece = replace(piece, cache=part.cache)
+        asked = self._takes(part.cache, placed=piece is not None and piece.kind != "thinking")
+        if piece is not None and asked:
+            piece = replace(piece, cache=asked)
         if code is not None:
             self._note(code)
         return () if piece is None else (piece,)
+
+    def _takes(self, asked: Cache, *, placed: bool = True) -> Cache:
+        """The breakpoint that is asked for, where there is a block for it and a provider that takes it (P.E.4)."""
+        if asked and not (placed and self._takes_breakpoints):
+            self._note("breakpoint")
+            return False
+        return asked
+
+    def _restart(self, dropped: bool) -> None:
+        """Leave out every message so far: a block comes that stands for them (anthropic.A17)."""
+        if dropped or not self._empty():
+            self._note("misplaced")
+        self._settled, self._group, self._approvals = Settled(), Group(), ()
 
     def _close_calls(self) -> None:
         group = self._group

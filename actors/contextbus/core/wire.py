@@ -21,6 +21,12 @@ OPENING: Final = "The conversation continues."
 CONTINUE: Final = "Continue."
 LEFT_OUT: Final = "[{kind} left out: this model's API does not take it here]"
 
+RESTART: Final = "restart"
+"""The kind of a piece that stands for every message before it, so that they are left out (anthropic.A17)."""
+
+_WITH_BREAKPOINTS: Final = ("anthropic",)
+_BREAKPOINTS: Final = ("cache_control", "_cache_breakpoint")
+_SOURCES: Final = ("base64", "url", "file", "text")
 _KIND = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SNAPSHOT = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
@@ -247,8 +253,36 @@ def native_part(part: Unknown, provider: str, modelled: tuple[str, ...]) -> str 
     if part.provider_data is None or part.provider_data.provider != provider:
         return None
     data = json_text.sound_object(part.data)
-    kind = None if data is None else json_text.read_object(data).get("type")
-    return data if isinstance(kind, str) and kind not in modelled else None
+    value = {} if data is None else json_text.read_object(data)
+    kind = value.get("type")
+    if data is None or not isinstance(kind, str) or (kind in modelled and not _has_new_source(value)):
+        return None
+    kept = without_breakpoints(value)
+    return data if kept == value else json_text.encode(kept).decode()
+
+
+def without_breakpoints(value: dict[str, object]) -> dict[str, object]:
+    """A block of a provider's without breakpoints behind it or behind blocks inside it (P.E.4)."""
+    kept = {key: item for key, item in value.items() if key not in _BREAKPOINTS}
+    content = json_text.as_list(kept.get("content"))
+    if content is not None:
+        blocks = [(block, json_text.as_object(block)) for block in content]
+        kept["content"] = [block if inner is None else without_breakpoints(inner) for block, inner in blocks]
+    source = json_text.as_object(kept.get("source"))
+    if source is not None:
+        kept["source"] = without_breakpoints(source)
+    return kept
+
+
+def _has_new_source(value: dict[str, object]) -> bool:
+    """Whether an image or document comes in a form that we do not model."""
+    source = json_text.as_object(value.get("source"))
+    return source is not None and source.get("type") not in _SOURCES
+
+
+def takes_breakpoints(target: Target) -> bool:
+    """Whether a target's provider takes breakpoints from the caller; the others' are dropped (P.E.4)."""
+    return target.name in _WITH_BREAKPOINTS
 
 
 def is_issued_elsewhere(part: Part, target: Target) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, cast
 
 from contextbus.core import ai_sdk, json_text
-from contextbus.core.importers.reading import CACHE_KEY, Object, an_object, fail, rest_of, to_json, wants_cache
-from contextbus_protocol.chat import ProviderData, Unknown
+from contextbus.core.breakpoints import read_cache
+from contextbus.core.importers.reading import CACHE_KEY, Object, an_object, fail, rest_of, to_json
+from contextbus_protocol.chat import Cache, ProviderData, Unknown
 from contextbus_protocol.digests import clean_text
 
 DEEPEST: Final = json_text.MAX_DEPTH - 8
@@ -89,8 +90,9 @@ def opaque(value: Object, place: str) -> Unknown:
     return Unknown(data=to_json(kept, place), provider_data=bound(), cache=asks_for_cache(value))
 
 
-def asks_for_cache(value: Object) -> bool:
-    """Whether a breakpoint is asked for, with our mark or with Anthropic's option in ``providerOptions``."""
+def asks_for_cache(value: Object) -> Cache:
+    """The breakpoint that is asked for, with our mark or with Anthropic's option in ``providerOptions``."""
     options = json_text.as_object(value.get("providerOptions")) or {}
     anthropic = json_text.as_object(options.get("anthropic")) or {}
-    return wants_cache(value) or any(anthropic.get(name) is not None for name in ("cacheControl", "cache_control"))
+    controls = [anthropic[name] for name in ("cacheControl", "cache_control") if anthropic.get(name) is not None]
+    return read_cache(value) or (read_cache({"cache_control": controls[0]}) if controls else False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from contextbus.core.breakpoints import read_cache
 from contextbus.core.importers.reading import (
     Conversation,
     Object,
@@ -19,7 +20,6 @@ from contextbus.core.importers.reading import (
     result_content,
     to_json,
     unknown,
-    wants_cache,
 )
 from contextbus.core.json_text import as_list
 from contextbus_protocol.chat import (
@@ -71,7 +71,7 @@ def _message(value: Object, place: str) -> ChatMessage:
     return ChatMessage(
         role=role,
         content=read_content(value.get("content"), f"{place}.content"),
-        cache=wants_cache(value),
+        cache=read_cache(value),
         provider_data=rest_of(value, ("role", "content"), "anthropic"),
     )
 
@@ -98,7 +98,7 @@ def _block(item: object, place: str) -> AnyPart:
         case "text":
             return Text(
                 text=a_text(value.get("text"), f"{place}.text"),
-                cache=wants_cache(value),
+                cache=read_cache(value),
                 provider_data=rest_of(value, ("type", "text"), "anthropic"),
             )
         case "thinking":
@@ -117,7 +117,7 @@ def _block(item: object, place: str) -> AnyPart:
                 id=a_text(value.get("id"), f"{place}.id"),
                 name=a_text(value.get("name"), f"{place}.name"),
                 arguments=arguments(value.get("input")),
-                cache=wants_cache(value),
+                cache=read_cache(value),
                 provider_data=rest_of(value, ("type", "id", "name", "input"), "anthropic"),
             )
         case "tool_result":
@@ -135,7 +135,7 @@ def _result(value: Object, place: str) -> ToolResult:
         id=a_text(value.get("tool_use_id"), f"{place}.tool_use_id"),
         content=result_content(value.get("content"), read_content, f"{place}.content"),
         error=value.get("is_error") is True,
-        cache=wants_cache(value),
+        cache=read_cache(value),
         provider_data=rest_of(value, ("type", "tool_use_id", "content", "is_error"), "anthropic"),
     )
 
@@ -145,7 +145,7 @@ def _image(value: Object, place: str) -> AnyPart:
     at = f"{place}.source"
     kind = source.get("type")
     more = rest_of(value, ("type", "source"), "anthropic")
-    cache = wants_cache(value)
+    cache = read_cache(value)
     if kind == "base64":
         media_type = a_text_or_none(source.get("media_type"), f"{at}.media_type")
         data = a_text(source.get("data"), f"{at}.data")
@@ -165,7 +165,7 @@ def _document(value: Object, place: str) -> AnyPart:
     more = rest_of(value, ("type", "source", "title"), "anthropic")
     title = a_text_or_none(value.get("title"), f"{place}.title")
     media_type = a_text_or_none(source.get("media_type"), f"{at}.media_type")
-    cache = wants_cache(value)
+    cache = read_cache(value)
     if kind == "base64":
         data = a_text(source.get("data"), f"{at}.data")
         return Document(media_type=media_type, title=title, data=data, cache=cache, provider_data=more)

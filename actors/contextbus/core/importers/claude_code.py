@@ -11,12 +11,13 @@ from typing import Final
 
 import msgspec
 
+from contextbus.core.breakpoints import read_cache
 from contextbus.core.importers.anthropic import read_content
 from contextbus.core.importers.claude_code_tree import Answer, Chosen, Entry, answer_of, choose_entries
-from contextbus.core.importers.reading import Conversation, an_object, conversation_id, rest_of, wants_cache
+from contextbus.core.importers.reading import Conversation, an_object, conversation_id, rest_of
 from contextbus.core.importers.session_lines import session_lines
 from contextbus.core.json_text import as_object
-from contextbus_protocol.chat import AnyPart, ChatMessage, ProviderData, Reasoning, Role, ToolCall, ToolResult
+from contextbus_protocol.chat import AnyPart, Cache, ChatMessage, ProviderData, Reasoning, Role, ToolCall, ToolResult
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidTypeError
 
@@ -82,7 +83,7 @@ def _is_own(value: object) -> bool:
 class _Draft:
     """A message while its pieces are gathered: numbers of lines with the parts that they hold."""
 
-    def __init__(self, role: Role, cache: bool = False, more: ProviderData | None = None) -> None:
+    def __init__(self, role: Role, cache: Cache = False, more: ProviderData | None = None) -> None:
         self.role: Role = role
         self.cache = cache
         self.more = more
@@ -118,7 +119,7 @@ def _read_messages(chosen: Chosen) -> tuple[ChatMessage, ...]:
         if draft is None and drafts and drafts[-1].takes_results and more is None and _only_results(parts):
             draft = drafts[-1]
         if draft is None:
-            draft = _Draft("assistant" if entry.kind == "assistant" else "user", wants_cache(value), more)
+            draft = _Draft("assistant" if entry.kind == "assistant" else "user", read_cache(value), more)
             drafts.append(draft)
         if answer is not None:
             answers[answer] = draft

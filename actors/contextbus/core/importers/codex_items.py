@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from contextbus.core.breakpoints import read_cache
 from contextbus.core.importers.reading import (
     Object,
     a_list,
@@ -18,7 +19,6 @@ from contextbus.core.importers.reading import (
     result_content,
     to_json,
     unknown,
-    wants_cache,
 )
 from contextbus.core.json_text import as_object
 from contextbus_protocol.chat import (
@@ -146,7 +146,7 @@ def _message(value: Object, place: str) -> ChatMessage:
     return ChatMessage(
         role=role,
         content=_content(value.get("content"), f"{place}.content"),
-        cache=wants_cache(value),
+        cache=read_cache(value),
         provider_data=rest_of(value, known, PROVIDER),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from contextbus.core.breakpoints import read_cache
 from contextbus.core.importers.reading import (
     Conversation,
     Object,
@@ -21,7 +22,6 @@ from contextbus.core.importers.reading import (
     result_content,
     to_json,
     unknown,
-    wants_cache,
 )
 from contextbus.core.json_text import as_list
 from contextbus_protocol.chat import (
@@ -104,7 +104,7 @@ class _Reader:
             role=role,
             content=tuple(parts),
             name=a_text_or_none(value.get("name"), f"{place}.name"),
-            cache=wants_cache(value),
+            cache=read_cache(value),
             provider_data=more,
         )
 
@@ -121,7 +121,7 @@ class _Reader:
             id=call_id,
             name=name,
             content=result_content(value.get("content"), _content, f"{place}.content"),
-            cache=wants_cache(value),
+            cache=read_cache(value),
         )
         return ChatMessage(role="tool", content=(result,), provider_data=rest_of(value, _KNOWN, "openai"))
 
@@ -181,7 +181,7 @@ def _part(item: object, place: str) -> AnyPart:
     if isinstance(item, str):
         return Text(text=a_text(item, place))
     value = an_object(item, place)
-    cache = wants_cache(value)
+    cache = read_cache(value)
     match a_text(value.get("type"), f"{place}.type"):
         case "text":
             text = a_text(value.get("text"), f"{place}.text")
@@ -204,15 +204,15 @@ def _image(value: Object, place: str) -> Image:
     more = rest_of({**value, **image}, ("type", "image_url", "url"), "openai")
     inline = data_url(url)
     if inline is not None:
-        return Image(media_type=inline[0], data=inline[1], cache=wants_cache(value), provider_data=more)
-    return Image(url=url, cache=wants_cache(value), provider_data=more)
+        return Image(media_type=inline[0], data=inline[1], cache=read_cache(value), provider_data=more)
+    return Image(url=url, cache=read_cache(value), provider_data=more)
 
 
 def _file(value: Object, place: str) -> AnyPart:
     file = an_object(value.get("file"), f"{place}.file")
     title = a_text_or_none(file.get("filename"), f"{place}.file.filename")
     file_id = a_text_or_none(file.get("file_id"), f"{place}.file.file_id")
-    cache = wants_cache(value)
+    cache = read_cache(value)
     if file_id is not None:
         origin = ProviderData("openai", "{}")
         return Document(title=title, file_id=file_id, cache=cache, provider_data=origin)

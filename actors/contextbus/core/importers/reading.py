@@ -8,7 +8,9 @@ from typing import Final, Literal, NoReturn, cast
 
 import msgspec
 
-from contextbus.core import json_text
+from contextbus.core import breakpoints, json_text
+from contextbus.core.breakpoints import read_cache
+from contextbus.core.wire import without_breakpoints
 from contextbus_protocol.chat import AnyPart, ChatMessage, Document, Image, ProviderData, ResultPart, Text, Unknown
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
@@ -16,8 +18,9 @@ from contextbus_protocol.errors import ErrorData, InvalidTypeError
 Provider = Literal["openai", "openai-responses", "anthropic", "ai-sdk"]
 Object = dict[str, object]
 
-CACHE_KEY = "_cache_breakpoint"  # P.E.11
+CACHE_KEY: Final = breakpoints.CACHE_KEY
 LONGEST_SHOWN: Final = 20
+_BREAKPOINTS: Final = (CACHE_KEY, "cache_control")
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -129,7 +132,9 @@ def to_json(value: object, place: str) -> str:
 
 def rest_of(value: Object, known: Collection[str], provider: Provider) -> ProviderData | None:
     """The fields of an object that we do not model, as provider data; None if there are none (P.A.5)."""
-    left = {key: item for key, item in value.items() if key not in known and key != CACHE_KEY and item is not None}
+    left = {
+        key: item for key, item in value.items() if key not in known and key not in _BREAKPOINTS and item is not None
+    }
     return ProviderData(provider, to_json(left, "provider data")) if left else None
 
 
@@ -140,12 +145,8 @@ def unknown(value: Object, provider: Provider, place: str) -> Unknown:
         InvalidTypeError: it has no type.
     """
     a_text(value.get("type"), f"{place}.type")
-    return Unknown(data=to_json(value, place), provider_data=ProviderData(provider, "{}"), cache=wants_cache(value))
-
-
-def wants_cache(value: Object) -> bool:
-    """Whether a breakpoint is asked for behind the part or message."""
-    return value.get(CACHE_KEY) is True or value.get("cache_control") is not None
+    kept = without_breakpoints(value)
+    return Unknown(data=to_json(kept, place), provider_data=ProviderData(provider, "{}"), cache=read_cache(value))
 
 
 def result_content(

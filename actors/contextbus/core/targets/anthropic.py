@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from contextbus.core import json_text, wire
+from contextbus.core.breakpoints import write_list
 from contextbus.core.json_text import quote
 from contextbus.core.prefill_models import takes_prefill
 from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
@@ -121,13 +122,13 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         """One assistant message, calls last; then one user message, results first in call order (A6, A7, L3)."""
         messages: list[Written] = []
         if group.turns:
-            blocks = [piece.json for turn in group.turns for piece in turn.pieces]
-            blocks += [call.json for call in group.calls]
-            messages.append(Written(b'{"role":"assistant","content":[%b]}' % b",".join(blocks)))
-        blocks = [call.result for call in group.calls if call.result is not None]
-        blocks += [piece.json for turn in group.others for piece in turn.pieces]
+            blocks = [piece for turn in group.turns for piece in turn.pieces]
+            blocks += [Piece(call.json, cache=call.cache) for call in group.calls]
+            messages.append(write_list(blocks, b'{"role":"assistant","content":[', b"]}"))
+        blocks = [Piece(call.result, cache=call.result_cache) for call in group.calls if call.result is not None]
+        blocks += [piece for turn in group.others for piece in turn.pieces]
         if blocks:
-            messages.append(Written(b'{"role":"user","content":[%b]}' % b",".join(blocks)))
+            messages.append(write_list(blocks, b'{"role":"user","content":[', b"]}"))
         return tuple(messages)
 
     def tool(self, name: str, description: str, parameters: bytes) -> bytes:
@@ -198,7 +199,7 @@ def wire_name(name: str) -> str:
 def _strip_end(piece: Piece) -> Piece:
     block = json_text.read_object(piece.json.decode())
     block["text"] = str(block["text"]).rstrip()
-    return Piece(json_text.encode(block), piece.kind)
+    return Piece(json_text.encode(block), piece.kind, piece.cache)
 
 
 def _is_ours(part: Part, *, default: bool) -> bool:

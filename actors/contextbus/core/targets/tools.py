@@ -9,22 +9,29 @@ from typing import Final
 import msgspec
 
 from contextbus.core import json_text
-from contextbus.core.wire import Target
+from contextbus.core.breakpoints import read_cache, write_list
+from contextbus.core.wire import Piece, Target, Written
+from contextbus_protocol.chat import Cache
 from contextbus_protocol.errors import InvalidTypeError
 
 NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 FORMER_TOOL: Final = "Was used earlier in this conversation and is not available now."
+_OURS: Final = ("cache_control", "_cache_breakpoint", "cache", "tags")
 _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
-    """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows."""
+    """One tool: ``parameters`` is a JSON Schema as JSON.  ``native`` is a tool that only ``provider`` knows.
+
+    ``cache`` asks for a breakpoint behind it (P.E.4).
+    """
 
     name: str
     description: str = ""
     parameters: bytes = NO_PARAMETERS
     provider: str | None = None
     native: bytes | None = None
+    cache: Cache = False
 
 
 def tools_text(tools: Iterable[Mapping[str, object]] | str | None) -> str | None:
@@ -55,14 +62,15 @@ def read_tools(text: str) -> tuple[ToolDefinition, ...]:
 
 def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
     kind = value.get("type")
+    cache = read_cache(value, tool=True)
     inner = json_text.as_object(value.get("function"))
     if inner is not None:
         value = inner
     elif isinstance(kind, str) and kind not in ("function", "custom") and not _schema(value):
         provider = "anthropic" if isinstance(value.get("name"), str) else "openai"
-        return ToolDefinition(str(value.get("name", kind)), provider=provider, native=json_text.encode(value))
+        return ToolDefinition(str(value.get("name", kind)), provider=provider, native=_native(value), cache=cache)
     elif kind == "custom" and isinstance(value.get("custom"), dict):
-        return ToolDefinition("custom", provider="openai", native=json_text.encode(value))
+        return ToolDefinition("custom", provider="openai", native=_native(value), cache=cache)
     name = value.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidTypeError(f"tools[{index}].name: expected a text that is not empty")
@@ -72,7 +80,12 @@ def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
     schema = _schema(value)
     if schema is not None and json_text.as_object(schema) is None:
         raise InvalidTypeError(f"tools[{index}].parameters: expected a JSON Schema object")
-    return ToolDefinition(name, description or "", json_text.encode(schema) if schema else NO_PARAMETERS)
+    parameters = json_text.encode(schema) if schema else NO_PARAMETERS
+    return ToolDefinition(name, description or "", parameters, cache=cache)
+
+
+def _native(value: dict[str, object]) -> bytes:
+    return json_text.encode({key: item for key, item in value.items() if key not in _OURS})
 
 
 def _schema(value: dict[str, object]) -> object:
@@ -80,14 +93,14 @@ def _schema(value: dict[str, object]) -> object:
 
 
 @functools.lru_cache(maxsize=64)
-def write_tools(text: str, target: Target) -> bytes | None:
+def write_tools(text: str, target: Target) -> Written | None:
     """The definitions in the target's shape, a JSON list; None if none of them is for this target."""
     written = [
-        tool.native if tool.native is not None else target.tool(tool.name, tool.description, tool.parameters)
+        (tool.native if tool.native is not None else target.tool(tool.name, tool.description, tool.parameters), tool)
         for tool in read_tools(text)
         if tool.native is None or tool.provider == target.name
     ]
-    return b"[%b]" % b",".join(written) if written else None
+    return write_list(Piece(json, cache=tool.cache) for json, tool in written) if written else None
 
 
 @functools.lru_cache(maxsize=64)
