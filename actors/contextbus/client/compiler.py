@@ -18,7 +18,7 @@ from contextbus.client.compiled import Tools
 from contextbus.client.compiler_hooks import CompilerHooks
 from contextbus.client.compiler_steps import CompilerSteps
 from contextbus.client.given import GivenMessage, read_given
-from contextbus.client.given_prompt import GivenPrompt, read_prompt
+from contextbus.client.prompt import Prompt, parts_of
 from contextbus.client.sending import DEFAULT_SECONDS
 from contextbus.client.source_queries import Account, CompilerSources
 from contextbus.client.step_hooks import BeforeCompile, HookFunctions, RewriteQuery, TransformContext
@@ -43,6 +43,7 @@ from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidRequestError, InvalidTypeError
 from contextbus_protocol.package import Package
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import (
     ContextBudget,
     EstimatorSpec,
@@ -130,11 +131,11 @@ class Compiler(CompilerSteps):
         *,
         run_id: str,
         step: int,
-        messages: Sequence[GivenMessage],
+        messages: Sequence[GivenMessage] | None = None,
         model: Model,
         overhead_tokens: int = 0,
         working_memory: WorkingMemorySnapshot | None = None,
-        prompt: GivenPrompt | None = None,
+        prompt: Prompt | PromptParts | None = None,
         refresh: bool = False,
         redacted: bool = False,
         estimator_kind: str | None = None,
@@ -150,7 +151,8 @@ class Compiler(CompilerSteps):
         Args:
             run_id: the host's name of the run, for the manifest.
             step: the number of the model step; it never goes back.
-            messages: all messages of the request, with the blocks of earlier steps where the host placed them.
+            messages: all messages of the request, with the blocks of earlier steps where the host placed them; without
+                it the prompt's.
             model: the model that will be called.
             overhead_tokens: tokens of tool schemas, output schema and framing; ``estimate_overhead`` counts them.
             working_memory: the working memory as it stands now.
@@ -161,7 +163,8 @@ class Compiler(CompilerSteps):
             redacted: the step's stored package was redacted by a forget: ask again, and let nothing that was retrieved
                 before come back by itself (D.J.1-D.J.5).
             estimator_kind: a label for this manifest; it wins over the compiler's (D.M.10).
-            tools: the tool definitions of the call, for the comparison of the cache prefix (D.F.22).
+            tools: the tool definitions of the call, for the comparison of the cache prefix (D.F.22); by default
+                the prompt's.
             seconds: how long a source or a function of the host may take; less if the caller's own deadline ends
                 sooner.
             accounting: names who pays for the query of a source (D.L.5).
@@ -173,7 +176,12 @@ class Compiler(CompilerSteps):
             SourceFailedError: a required source failed without an exception of its own; one that it raised is raised
                 as it is, and so is one that a function of the host raised (D.G.27, P.D.3, D.W.2).
         """
-        given = read_prompt(prompt)
+        parts, state = parts_of(prompt), None
+        if isinstance(prompt, Prompt):
+            messages = prompt.messages if messages is None else messages
+            tools, state = prompt.definitions if tools is None else tools, prompt.state_value
+        if messages is None:
+            raise InvalidTypeError("messages: give those of the request, or a prompt with a history")
         async with self._lock:
             began, before, estimator = self._clock(), self._state, self._estimator.for_step()
             request = StepRequest(
@@ -184,7 +192,7 @@ class Compiler(CompilerSteps):
                 model=model,
                 overhead_tokens=overhead_tokens,
                 working_memory=working_memory,
-                prompt=given.parts,
+                prompt=parts,
                 refresh=refresh,
                 redacted=redacted,
                 estimator_kind=self._estimator_kind if estimator_kind is None else estimator_kind,
@@ -198,7 +206,7 @@ class Compiler(CompilerSteps):
                 return self._last.package
             try:
                 self._forget(request)
-                request = await self._ask_hooks(request, hooks, given.state, estimator)
+                request = await self._ask_hooks(request, hooks, state, estimator)
                 package = await self._compile(request, before, estimator, hooks, accounting)
             except BaseException:  # a cancelled caller's refresh stays due as well (D.G.27, D.W.5)
                 if refresh:
@@ -217,7 +225,7 @@ class Compiler(CompilerSteps):
         messages: Sequence[GivenMessage] | None = None,
         overhead_tokens: int | None = None,
         working_memory: WorkingMemorySnapshot | None = None,
-        prompt: GivenPrompt | None = None,
+        prompt: Prompt | PromptParts | None = None,
     ) -> Package:
         """Compile the last step again under a smaller limit, from what was retrieved for it; no source is asked (D.I).
 
@@ -228,16 +236,16 @@ class Compiler(CompilerSteps):
             run_id: the host's name of the run.
             step: the number of the step whose request was too large.
             input_tokens: the limit of now, in tokens.
-            messages: the messages of the request, if they were compacted since; those of the step by default.  A
-                compiler with ``transform_context`` takes none here.
+            messages: the messages of the request, if they were compacted since; without it the prompt's, if it has a
+                history, or those of the step.  A compiler with ``transform_context`` takes no others here.
             overhead_tokens: as in ``before_model_call``; that of the step by default.
             working_memory: the working memory of now; that of the step by default.
             prompt: the prompt of now; that of the step by default.
 
         Raises:
             ContextBudgetExceededError: mandatory content does not fit, phase ``overflow-retry`` (D.I.3).
-            InvalidRequestError: a step is being compiled, or messages are given where ``transform_context`` has to make
-                what is sent of them: hand them to ``before_model_call``.
+            InvalidRequestError: a step is being compiled, or there are other messages, which ``transform_context``
+                would have to change: hand them to ``before_model_call``.
             InvalidTypeError: this object has not compiled that step last (D.I.6), or the input is malformed.
         """
         if self._lock.statistics().locked:
@@ -246,19 +254,19 @@ class Compiler(CompilerSteps):
         if last is None or (last.request.run_id, last.request.step) != (run_id, step):
             raise InvalidTypeError(f"step {step} was not the last that this compiler compiled: before_model_call first")
         require_count("input_tokens", input_tokens)
-        if messages is not None and self._functions.transform_context is not None:
-            raise InvalidRequestError("transform_context is not asked here; hand these messages to before_model_call")
+        if isinstance(prompt, Prompt) and messages is None:
+            messages = prompt.messages or None
         began, estimator = self._clock(), self._estimator.for_step()
         request = msgspec.structs.replace(
             last.request,
             input_tokens=input_tokens,
             overhead_tokens=last.request.overhead_tokens if overhead_tokens is None else overhead_tokens,
             working_memory=last.request.working_memory if working_memory is None else working_memory,
-            prompt=last.request.prompt if prompt is None else read_prompt(prompt).parts,
+            prompt=last.request.prompt if prompt is None else parts_of(prompt),
         )
         check_request(request)
         if messages is not None:
-            request = self._with_messages(request, read_given(messages), estimator)
+            request = self._with_other_messages(request, read_given(messages), estimator)
         again = plan_step(last.before, request, self._options, last.texts, estimator)
         plan = plan_overflow(last.plan, again)
         package = self._settle(request, plan, last.results, last.before, last.texts, estimator)

@@ -90,14 +90,14 @@ class CompilerSteps:
         self._state = msgspec.structs.replace(self._state, refresh_requested=True)
 
     def request_messages(self) -> tuple[ChatMessage, ...]:
-        """The messages of the request that was compiled last, as they are sent (P.A.3); ``render`` takes them.
+        """The messages of the request that was compiled last, as they are sent (P.A.3): a history for a ``Prompt``.
 
         They are what ``transform_context`` made of the step's messages, or those; with the system messages of the
         prompt behind the leading ones, then the package's append block, then its tail.  A prefill is the package's.
         None of it but the blocks joins the host's own list.  Thinking stands in them as it was handed over.
 
         Raises:
-            InvalidRequestError: this object has compiled no step, or a redacted one failed.
+            InvalidRequestError: this object has compiled no step, or the last one was redacted and failed.
         """
         if self._last is None:
             raise InvalidRequestError("no step was compiled; before_model_call comes first")
@@ -111,6 +111,17 @@ class CompilerSteps:
         return msgspec.structs.replace(
             request, request=self._request, user_text=latest_user_text(messages, self._request.present)
         )
+
+    def _with_other_messages(
+        self, request: StepRequest, messages: tuple[ChatMessage, ...], estimator: Estimator
+    ) -> StepRequest:
+        """The step of an overflow with its messages of now; no function is asked what is sent of them (D.I.1)."""
+        given = self._with_messages(request, messages, estimator)
+        if self._functions.transform_context is None:
+            return given
+        if not given.request.equals(request.request):
+            raise InvalidRequestError("transform_context is not asked here; hand these messages to before_model_call")
+        return request
 
     def _is_unchanged(self, request: StepRequest) -> bool:
         """Whether the last step is asked for again as it was, so that its package is the answer (D.R.7)."""

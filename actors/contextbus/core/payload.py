@@ -200,23 +200,15 @@ def render(
     target: str | None,
     model: Model | str | None = None,
     tools: Iterable[Mapping[str, object]] | str | None = (),
-    prefill: str | None = None,
 ) -> Payload:
     """The payload of plain messages, with no run and no bus (P.E.10).
-
-    Args:
-        messages: all of the request, system messages first.
-        target: the provider's form; without it the model's provider decides.
-        model: the model of the call.
-        tools: tool definitions in any provider's shape.
-        prefill: what the answer is to begin with, such as a package's ``prefill`` (P.C.2).
 
     Raises:
         EmptyHistoryError: there is no message but system ones (P.E.15).
         InvalidTypeError: there is no such target, or a tool definition cannot be read.
     """
     history = start_rendering(target, model).extend(messages)
-    return assemble(Request(history=history, tools=tools_text(tools), prefill=prefill))
+    return assemble(Request(history=history, tools=tools_text(tools)))
 
 
 def interleave(messages: Sequence[ChatMessage], blocks: Iterable[tuple[int, ChatMessage]]) -> tuple[ChatMessage, ...]:
