@@ -21,7 +21,7 @@ from contextbus.core.estimate import make_estimator
 from contextbus_protocol.chat import ChatMessage, assistant, system, user
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.errors import CallbackTimeoutError, InvalidRequestError, InvalidTypeError
-from contextbus_protocol.package import Package
+from contextbus_protocol.package import ContextWarning, Package
 from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Candidate, Model, ModelPrefix
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
@@ -161,8 +161,11 @@ async def test_a_state_of_an_earlier_release_loads_and_compares_as_one_without_a
 async def test_state_in_the_system_layer_warns_once(restarts: bool) -> None:
     told: list[str] = []
 
+    def tell(warning: ContextWarning) -> None:
+        told.append(warning.code)
+
     def made(state: object = None) -> contextbus.Compiler:
-        return compiler(on_warning=lambda warning: told.append(warning.code), state=state)
+        return compiler(on_warning=tell, state=state)
 
     host = Host(made())
     await host.turn(prompt=PARTS)
@@ -262,7 +265,11 @@ async def test_an_overflow_keeps_the_prompt_of_its_step_or_takes_another() -> No
 async def test_a_built_prompt_brings_its_history_tools_and_state() -> None:
     seen: list[CompileContext] = []
     one = contextbus.Compiler(before_compile=cast("Any", seen.append))
-    tool = {"name": "look", "description": "Look.", "input_schema": {"type": "object", "properties": {}}}
+    tool: dict[str, object] = {
+        "name": "look",
+        "description": "Look.",
+        "input_schema": {"type": "object", "properties": {}},
+    }
     prompt = contextbus.Prompt().system("You are terse.").history([user(QUESTION)])
     prompt = prompt.state({"file": "a"}, FILE).tools([tool])
     package = await one.before_model_call(run_id="r", step=0, model=MODEL, prompt=prompt)
@@ -313,7 +320,10 @@ async def test_what_before_compile_gives_stands_escaped_between_state_and_guardr
 @pytest.mark.rule("P.D.1")
 @pytest.mark.parametrize("text", [None, ""])
 async def test_nothing_and_an_empty_text_add_nothing(text: str | None) -> None:
-    host = Host(compiler(CI, before_compile=lambda _: text))
+    def before(_: CompileContext) -> str | None:
+        return text
+
+    host = Host(compiler(CI, before_compile=before))
     assert await host.compile() == await Host(compiler(CI)).compile()
 
 
@@ -415,7 +425,10 @@ async def test_a_hook_that_raises_fails_the_compile_with_its_own_exception_and_c
     ],
 )
 async def test_what_no_request_can_be_made_of_is_refused(name: str, gives: object) -> None:
-    host = Host(compiler(CI, **{name: lambda _: gives}))
+    def give(_: object) -> object:
+        return gives
+
+    host = Host(compiler(CI, **{name: give}))
     with pytest.raises(InvalidTypeError):
         await host.compile()
     assert host.compiler.state() == compiler().state()
@@ -436,7 +449,10 @@ async def test_a_hook_has_a_deadline(name: str) -> None:
 
 @pytest.mark.rule("D.I.1", "P.D.4")
 async def test_an_overflow_keeps_what_was_transformed_and_takes_no_messages_past_the_hook() -> None:
-    host = Host(compiler(CI, transform_context=lambda messages: messages[1:]), user("secret"), user(QUESTION))
+    def drop_first(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+        return messages[1:]
+
+    host = Host(compiler(CI, transform_context=drop_first), user("secret"), user(QUESTION))
     first = await host.compile()
     assert texts(host)[0] == QUESTION
     again = host.compiler.on_overflow(run_id="r", step=0, input_tokens=60_000, messages=host.history)

@@ -12,7 +12,6 @@ import msgspec
 from contextbus.client.callbacks import settle_value
 from contextbus.client.step_hooks import CompileContext, HookFunctions, StepContext, ask_before, ask_transform
 from contextbus.core.compiler_step import StepRequest
-from contextbus.core.history import digest_message
 from contextbus.core.prompt import implicit_message
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.errors import CallbackTimeoutError, ErrorData, InvalidTypeError
@@ -101,7 +100,5 @@ class CompilerHooks(msgspec.Struct, frozen=True):
 def _without_blocks(request: StepRequest) -> tuple[ChatMessage, ...]:
     """The host's messages without our blocks, as those of a run are (P.D.4)."""
     own = frozenset(request.request.present)
-    messages = request.request.history.messages()
-    if not own:
-        return tuple(message for message in messages if message is not None)
-    return tuple(message for message in messages if message is not None and digest_message(message) not in own)
+    messages = (entry.message for entry in request.request.history if entry.digest not in own)
+    return tuple(message for message in messages if message is not None)
