@@ -142,6 +142,9 @@ def named_differences(body: Body, theirs: set[str]) -> set[str]:
     if any(role != "assistant" and kind == "thinking" for role, kind in kinds):
         # Thinking outside an assistant message is A13 for us, which says where it stands, and A8 for the checker.
         allowed |= {"anthropic.A8", "anthropic.A13", "anthropic.A6"}
+    if any(role != "assistant" and kind == "tool_use" for role, kind in kinds):
+        # The checker looks into calls only where they belong.
+        allowed |= {"anthropic.A9", "anthropic.A10"}
     if any(role == "system" and kind == "tool_result" for role, kind in kinds):
         # The checker reads a system message as the user's.
         allowed.add("anthropic.A8")
