@@ -82,7 +82,7 @@ def change_anthropic(data: st.DataObject, body: Body) -> None:
     message = data.draw(st.sampled_from(messages))
     blocks: list[Any] = message["content"]
     change = data.draw(st.sampled_from(("messages", "blocks", "role", "retype", "id", "text", "key", "input", "tools")))
-    block = data.draw(st.sampled_from(blocks)) if blocks else {}
+    block: Body = data.draw(st.sampled_from(blocks)) if blocks else {}
     match change:
         case "messages":
             change_list(data, messages)
@@ -107,7 +107,7 @@ def change_openai(data: st.DataObject, body: Body) -> None:
     if not messages:
         return
     message = data.draw(st.sampled_from(messages))
-    made = message.get("tool_calls") or []
+    made: list[Any] = message.get("tool_calls") or []
     match data.draw(st.sampled_from(("messages", "calls", "role", "content", "id", "name", "arguments"))):
         case "messages":
             change_list(data, messages)
