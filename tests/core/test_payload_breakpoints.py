@@ -346,6 +346,7 @@ def test_a_breakpoint_behind_all_that_stays_stands_before_the_tail_and_moves_wit
         "block": [user("q"), user("<retrieved_context/>")],
         "result": [user("q"), call, answer],
         "answer": [user("q"), assistant("a")],
+        "unanswered": [user("q"), call],
     }
     for name, messages in ends.items():
         for kept, blocks in ((messages, ()), (messages[:-1], tuple(messages[-1:]))):

@@ -67,11 +67,12 @@ class Rendering(msgspec.Struct, frozen=True):
         if group.others:
             turn = group.others[-1]
             group = replace(group, others=(*group.others[:-1], _mark_turn(turn, cache)))
-        elif any(call.result is not None for call in group.calls):
-            last = max(place for place, call in enumerate(group.calls) if call.result is not None)
-            answered = replace(group.calls[last], result_cache=longer(group.calls[last].result_cache, cache))
-            group = replace(group, calls=(*group.calls[:last], answered, *group.calls[last + 1 :]))
-        elif group.turns and not group.calls:
+        elif group.calls:  # results stand in the order of their calls; what is missing gets one (P.E.12)
+            last = group.calls[-1]
+            group = replace(
+                group, calls=(*group.calls[:-1], replace(last, result_cache=longer(last.result_cache, cache)))
+            )
+        elif group.turns:
             group = replace(group, turns=(*group.turns[:-1], _mark_turn(group.turns[-1], cache)))
         return replace(self, group=group)
 
