@@ -26,8 +26,8 @@ from contextbus_protocol.working_memory import AddObservation, RecordAttempt
 
 CALLS: Final = 50
 TARGETS: Final = ("anthropic", "openai", "openai-responses", "gemini")
-PLAIN: Final = Model("anthropic", "claude-sonnet-4-5", 16_000, 1_000)
-BOUND: Final = Model("anthropic", "claude-opus-5-5", 16_000, 1_000)
+PLAIN: Final = Model("anthropic", "claude-sonnet-4-5", 14_000, 1_000)
+BOUND: Final = Model("anthropic", "claude-opus-5-5", 14_000, 1_000)
 """A model that binds its thinking to the prefix: the tail of each step stays in its history (D.F.8)."""
 
 _CONTROL: Final = b',"cache_control":{"type":"ephemeral"}'
@@ -125,21 +125,19 @@ def sent_bytes(payload: Payload) -> bytes:
     return payload.json().replace(_CONTROL, b"")
 
 
-def keeps_prefix(before: RunStep, after: RunStep, target: str, *, whole: bool = False) -> bool:
-    """Whether a request begins with the bytes of the one before up to its append point.
-
-    Args:
-        before: the step before.
-        after: the step.
-        target: the provider's form.
-        whole: with all of the one before, its tail included (D.F.20).
-    """
-    first = sent_bytes((before.requests if whole else before.points)[target])
-    return sent_bytes(after.requests[target]).startswith(first.rstrip(b"]}"))  # the lists go on
+def keeps_prefix(before: Payload, after: Payload) -> bool:
+    """Whether a request begins with all bytes of an earlier one, but for the ends of its lists."""
+    return sent_bytes(after).startswith(sent_bytes(before).rstrip(b"]}"))
 
 
 async def take_run(
-    script: Script, model: Model = PLAIN, *, cache: bool = False, tokenizer: str | None = None, memories: bool = False
+    script: Script,
+    model: Model = PLAIN,
+    *,
+    cache: bool = False,
+    tokenizer: str | None = None,
+    memories: bool = False,
+    name: str = "long",
 ) -> list[RunStep]:
     """Every step of a run over a script, on a bus in memory.
 
@@ -149,6 +147,7 @@ async def take_run(
         cache: ask for a breakpoint behind the system layer and the newest message before each call.
         tokenizer: counts the tokens; without it the characters do.
         memories: write a memory record between two calls.
+        name: the run's id.
     """
     model = replace(model, context_window=script.window, max_output_tokens=script.window // 12)
     estimator = None if tokenizer is None else EstimatorSpec(kind="tokenizer", name=tokenizer)
@@ -159,7 +158,7 @@ async def take_run(
         async with contextbus.open("memory:", sources=[source], tokenizers=tokenizers) as bus:
             scope = contextbus.Scope(user_id="bench")
             run = await bus.run(
-                "long",
+                name,
                 scope=scope,
                 sources=["docs", "memory"] if memories else ["docs"],
                 estimator=estimator,
@@ -173,7 +172,7 @@ async def take_run(
             for number, turn in enumerate(script.turns):
                 await _write_beside(bus, run, scope, number, memories=memories)
                 steps.append(await _take_step(run, script, model, number, turn, cache=cache))
-            assert (await bus.verify("long")).is_clean
+            assert (await bus.verify(name)).is_clean
             return steps
 
 
@@ -221,11 +220,10 @@ async def _take_step(
 
 def cut_tail(step: contextbus.CompiledStep, target: str) -> Payload:
     """The request of a step as it would be without a tail: all up to the append point."""
-    assert step.prompt is not None
     return assemble(
         Request(
             history=step.histories[find_target(target, step.model)],
-            system=step.prompt.system,
+            system=() if step.prompt is None else step.prompt.system,
             blocks=step.messages_of("append"),
             tools=step.tools,
         )

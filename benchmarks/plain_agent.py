@@ -14,18 +14,20 @@ from contextbus_protocol.chat import ChatMessage, Text
 Count = Callable[[Payload], int]
 
 
-def ask_plainly(script: Script, steps: Sequence[RunStep], count: Count) -> list[dict[str, Payload]]:
+def ask_plainly(
+    script: Script, steps: Sequence[RunStep], count: Count, *, newest: bool = True
+) -> list[dict[str, Payload]]:
     """The requests of a plain agent at the calls of a run, by target.
 
     It says the same messages.  Its system prompt is the standing instructions, in a block of their own with a
     breakpoint, and behind them what the run knew at that call: the records of the latest retrieval, working memory,
-    state and output tag.  A breakpoint stands behind the newest message too.  Where a request does not fit the window,
-    the oldest turns are dropped.
+    state and output tag.  Where a request does not fit the window, the oldest turns are dropped.
 
     Args:
         script: what is said.
         steps: the run's steps.
         count: the tokens of a request.
+        newest: ask for a breakpoint behind the newest message as well.
     """
     limit = script.window - script.window // 12
     messages: list[ChatMessage] = []
@@ -37,17 +39,17 @@ def ask_plainly(script: Script, steps: Sequence[RunStep], count: Count) -> list[
         known = "\n\n".join(part.text for m in (*records, *step.tail) for part in m.content if isinstance(part, Text))
         standing = replace(contextbus.system(script.system), cache=True)
         prompt = contextbus.Prompt().system(standing, known).tools(script.tools)
-        request = _write(prompt, messages, "openai")
+        request = _write(prompt, messages, "openai", newest=newest)
         while count(request) > limit:
             messages = _drop_turn(messages)
-            request = _write(prompt, messages, "openai")
-        asked.append({target: _write(prompt, messages, target) for target in step.requests})
+            request = _write(prompt, messages, "openai", newest=newest)
+        asked.append({target: _write(prompt, messages, target, newest=newest) for target in step.requests})
         messages.append(turn.answer)
     return asked
 
 
-def _write(prompt: contextbus.Prompt, messages: Sequence[ChatMessage], target: str) -> Payload:
-    return prompt.history([*messages[:-1], replace(messages[-1], cache=True)]).compile(target)
+def _write(prompt: contextbus.Prompt, messages: Sequence[ChatMessage], target: str, *, newest: bool) -> Payload:
+    return prompt.history([*messages[:-1], replace(messages[-1], cache=newest)]).compile(target)
 
 
 def _drop_turn(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -126,11 +126,13 @@ def measure(script: Script, conversation: str, *, quick: bool = False) -> CacheR
     steps = asyncio.run(take_run(script, PLAIN, cache=True, tokenizer=tokenizer))
     bound = asyncio.run(take_run(script, BOUND, cache=True, tokenizer=tokenizer))
     plain = ask_plainly(script, steps, count)
+    sparing = ask_plainly(script, steps, count, newest=False)
     rows: list[Row] = []
     losses: list[Loss] = []
     sides = [
         *((p, "ours", [s.requests[p.target] for s in steps], [s.cause for s in steps]) for p in PROVIDERS),
         *((p, "plain", [request[p.target] for request in plain], None) for p in PROVIDERS),
+        (PROVIDERS[0], "plain, one breakpoint", [request["anthropic"] for request in sparing], None),
         (BOUND_PROVIDER, "ours", [s.requests["anthropic"] for s in bound], [s.cause for s in bound]),
     ]
     order = [provider.name for provider in (PROVIDERS[0], BOUND_PROVIDER, *PROVIDERS[1:])]
@@ -150,10 +152,14 @@ def _load(tokenizer: str) -> tiktoken.Encoding:
 
 
 def _check(model: str, steps: Sequence[RunStep], *, whole: bool = False) -> Prefixes:
+    """Compare each request with the one before: with its tail where tails stay, else up to the append point."""
     broken = [
         (index, after.cause or "")
         for index, (before, after) in enumerate(pairwise(steps), 1)
-        if not all(keeps_prefix(before, after, target, whole=whole) for target in TARGETS)
+        if not all(
+            keeps_prefix((before.requests if whole else before.points)[target], after.requests[target])
+            for target in TARGETS
+        )
     ]
     return Prefixes(model, len(steps) - 1, len(steps) - 1 - len(broken), tuple(broken))
 
@@ -176,7 +182,11 @@ def _find_losses(
     for index, (before, after) in enumerate(pairwise(requests), 1):
         lost = _count_repeated(before, after) - served[index].read
         if lost > 0:
-            cause = f"{_first_change(before, after)} changed" if causes is None else causes[index] or "behind the point"
+            cause = (
+                f"{_first_change(before, after)} changed"
+                if causes is None
+                else causes[index] or "behind the append point"
+            )
             found.setdefault(cause, []).append((index, lost))
     for cause, places in found.items():
         steps = tuple(index for index, _ in places)

@@ -12,6 +12,7 @@ Encode = Callable[[str], Sequence[int]]
 Body = Mapping[str, object]
 
 _CONTROL: Final = "cache_control"
+_SYSTEMS: Final = ("system", "instructions", "systemInstruction")
 _LISTS: Final = ("messages", "input", "contents")
 
 
@@ -31,10 +32,9 @@ class BlockReader:
         return tuple(self._read(layer, value) for layer, value in _blocks(json.loads(body)))
 
     def _read(self, layer: str, value: object) -> RequestBlock:
-        marked = isinstance(value, dict) and _CONTROL in value
-        if marked:
-            value = {key: item for key, item in cast("Body", value).items() if key != _CONTROL}
-        text = _text_of(value)
+        members = cast("Body", value) if isinstance(value, dict) else {}
+        marked = _CONTROL in members
+        text = _text_of({key: item for key, item in members.items() if key != _CONTROL} if marked else value)
         if text not in self._tokens:
             self._tokens[text] = tuple(self._encode(text))
         return RequestBlock(layer, text, self._tokens[text], breakpoint=marked)
@@ -43,10 +43,9 @@ class BlockReader:
 def _blocks(body: Body) -> Iterator[tuple[str, object]]:
     for tool in _listed(body.get("tools", [])):
         yield "tools", tool
-    system = body.get("system", body.get("instructions", body.get("systemInstruction", body.get("system_instruction"))))
-    if isinstance(system, dict):
-        system = cast("Body", system).get("parts", system)
-    for block in _listed([] if system is None else system):
+    system = next((body[name] for name in _SYSTEMS if name in body), [])
+    parts = cast("Body", system)["parts"] if isinstance(system, dict) else system
+    for block in _listed(parts):
         yield "system", block
     for name in _LISTS:
         for message in _listed(body.get(name, [])):
