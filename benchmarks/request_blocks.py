@@ -32,21 +32,29 @@ class BlockReader:
         return tuple(self._read(layer, value) for layer, value in _blocks(json.loads(body)))
 
     def _read(self, layer: str, value: object) -> RequestBlock:
-        members = cast("Body", value) if isinstance(value, dict) else {}
-        marked = _CONTROL in members
-        text = _text_of({key: item for key, item in members.items() if key != _CONTROL} if marked else value)
+        marked = _is_marked(value)
+        text = _text_of(_without_control(cast("Body", value)) if marked else value)
         if text not in self._tokens:
             self._tokens[text] = tuple(self._encode(text))
         return RequestBlock(layer, text, self._tokens[text], breakpoint=marked)
 
 
+def _is_marked(value: object) -> bool:
+    return isinstance(value, dict) and _CONTROL in value
+
+
+def _without_control(block: Body) -> Body:
+    return {key: item for key, item in block.items() if key != _CONTROL}
+
+
 def _blocks(body: Body) -> Iterator[tuple[str, object]]:
     for tool in _listed(body.get("tools", [])):
         yield "tools", tool
-    system = next((body[name] for name in _SYSTEMS if name in body), [])
-    parts = cast("Body", system)["parts"] if isinstance(system, dict) else system
-    for block in _listed(parts):
-        yield "system", block
+    for name in _SYSTEMS:
+        system = body.get(name, [])
+        parts = cast("Body", system)["parts"] if isinstance(system, dict) else system
+        for block in _listed(parts):
+            yield "system", block
     for name in _LISTS:
         for message in _listed(body.get(name, [])):
             yield from _blocks_of(cast("Body", message))
