@@ -117,7 +117,10 @@ class Payload(msgspec.Struct, frozen=True):
         sent = self.breakpoints()
         body: dict[str, object] = {key: msgspec.json.decode(json) for key, json in self._fields(sent)}
         lead, last = ([freeze(msgspec.json.decode(json)) for json in part] for part in (self.lead, self._last(sent)))
-        body[self.list_name] = [*lead, *self.settled.dicts(sent.of("settled")), *last]
+        messages = self.settled.dicts(sent.of("settled"))
+        messages[:0] = lead
+        messages += last
+        body[self.list_name] = messages
         return body
 
     def _fields(self, sent: Breakpoints) -> list[tuple[str, bytes]]:

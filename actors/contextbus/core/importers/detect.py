@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, cast
 
 from contextbus.core.importers.ai_sdk import from_ai_sdk
@@ -39,6 +39,7 @@ _READERS: Final[dict[Form, Callable[[object], Conversation]]] = {
 }
 SESSIONS: Final[tuple[Form, ...]] = ("claude-code", "codex")
 """Forms in which all lines of a file are one conversation."""
+_ANYWHERE: Final[tuple[Provider, ...]] = ("gemini", "openai-responses")  # one message of theirs tells of the list
 _MOST_LINES: Final = 64  # so many lines of a file tell whether it is a session
 _GEMINI_KEYS: Final = ("contents", "systemInstruction", "system_instruction", "candidates")
 _RESPONSES_KEYS: Final = ("input", "previous_response_id")
@@ -158,20 +159,41 @@ def told_by(messages: Sequence[object]) -> Provider | None:
     Where none is, OpenAI if a message looks like it; None for what several write alike.
     """
     for item in messages:
-        if not isinstance(item, dict):
-            continue
-        message = cast("Object", item)
-        content = message.get("content")
-        listed = cast("list[object]", content) if isinstance(content, list | tuple) else ()
-        parts = [cast("Object", part) for part in listed if isinstance(part, dict)]
-        is_openai = any(message.get(key) is not None for key in _OPENAI_KEYS)
-        if not is_openai and ("providerOptions" in message or any(_is_ai_sdk(part) for part in parts)):
-            return "ai-sdk"
-        if is_openai or message.get("role") in _OPENAI_ROLES:
-            return "openai"
-        if any(part.get("type") in _ANTHROPIC_PARTS for part in parts):
-            return "anthropic"
+        provider = _told(cast("Object", item)) if isinstance(item, dict) else None
+        if provider is not None:
+            return provider
     return "openai" if any(map(_may_be_openai, messages)) else None
+
+
+def _told(message: Object) -> Provider | None:
+    """The provider in whose way alone a message is written, Gemini and Responses aside; None if there is none."""
+    content = message.get("content")
+    listed = cast("list[object]", content) if isinstance(content, list | tuple) else ()
+    parts = [cast("Object", part) for part in listed if isinstance(part, dict)]
+    is_openai = any(message.get(key) is not None for key in _OPENAI_KEYS)
+    if not is_openai and ("providerOptions" in message or any(_is_ai_sdk(part) for part in parts)):
+        return "ai-sdk"
+    if is_openai or message.get("role") in _OPENAI_ROLES:
+        return "openai"
+    if any(part.get("type") in _ANTHROPIC_PARTS for part in parts):
+        return "anthropic"
+    return None
+
+
+def sign_of(message: Object) -> Provider | None:
+    """What one message of a list tells of the list's form; None if nothing."""
+    if _is_content(message):
+        return "gemini"
+    return "openai-responses" if _is_item(message) else _told(message)
+
+
+def form_of(signs: Iterable[Provider | None]) -> Provider:
+    """The form of a list of messages with roles, from what each of them tells: what ``detect`` says of the list."""
+    told = [sign for sign in signs if sign is not None]
+    for form in _ANYWHERE:
+        if form in told:
+            return form
+    return told[0] if told else "openai"
 
 
 def _may_be_openai(message: object) -> bool:
