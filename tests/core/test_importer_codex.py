@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.responses_checker import check_responses
 from tests.core.session_checks import SESSIONS, Line, check_every_prefix, check_pairs, shape, text_of
 
 from contextbus.core.importers import Conversation
@@ -519,3 +520,22 @@ def test_its_lines_are_told_from_other_files() -> None:
     ]
     for values in (claude, chat, [item("message")["payload"]], [], [5, "x", None], [{"type": "compacted"}]):
         assert not is_codex(values)
+
+
+@pytest.mark.rule("P.E.5", "P.E.9", "responses.R6")
+def test_reasoning_without_an_id_goes_back_encrypted() -> None:
+    sealed: Item = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA+/=="}
+    lines = (
+        line("turn_context", model="gpt-5"),
+        message("user", "q"),
+        line("response_item", **sealed),
+        call("1"),
+        output("1"),
+    )
+    messages = from_codex(text_of(lines)).messages
+    payload = render(messages, "openai-responses", "gpt-5")
+    assert json.loads(payload.json())["input"][1] == sealed
+    assert payload.repairs == ()
+    assert check_responses(payload.copy(), store=False) == []
+    other = render(messages, "openai-responses", "gpt-4o")
+    assert [repair.code for repair in other.repairs] == ["thinking"]
