@@ -182,8 +182,8 @@ def _as_the_api(item: Item) -> Item:
     """An item as the API has it: older files name the call of a local shell and mark a failed output their own way."""
     value = item.value
     kind = a_text(value.get("type"), f"{item.place}.type")
-    if kind == "local_shell_call" and value.get("call_id") is None:  # its own id is what the output names
-        return item._replace(value={**value, "call_id": value.get("id")})
+    if kind == "local_shell_call" and value.get("call_id") is None and value.get("id") is not None:
+        return item._replace(value={**value, "call_id": value["id"]})  # its own id is what the output names
     output = as_object(value.get("output"))
     if kind in _OUTPUTS and output is not None and "content" in output:
         return item._replace(value={**value, "output": output["content"]}, failed=output.get("success") is False)

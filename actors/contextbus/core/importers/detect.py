@@ -28,7 +28,7 @@ _OPENAI_ROLES: Final = ("developer", "tool", "function")
 _OPENAI_KEYS: Final = ("tool_calls", "tool_call_id", "function_call", "refusal")
 _NULL_KEYS: Final = ("tool_calls", "function_call", "refusal", "audio")
 _OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
-_READERS: Final[dict[Form, Callable[[object], Conversation]]] = {
+READERS: Final[dict[Form, Callable[[object], Conversation]]] = {
     "openai": from_openai,
     "openai-responses": from_responses,
     "anthropic": from_anthropic,
@@ -37,6 +37,7 @@ _READERS: Final[dict[Form, Callable[[object], Conversation]]] = {
     "claude-code": from_claude_code,
     "codex": from_codex,
 }
+"""What reads each form."""
 SESSIONS: Final[tuple[Form, ...]] = ("claude-code", "codex")
 """Forms in which all lines of a file are one conversation."""
 _ANYWHERE: Final[tuple[Provider, ...]] = ("gemini", "openai-responses")  # one message of theirs tells of the list
@@ -79,8 +80,8 @@ def read_conversations(data: object, form: Form | None = None) -> tuple[Conversa
     """
     session = form if form in SESSIONS else _session_form(data) if form is None else None
     if session is not None:
-        return (_READERS[session](data),)
-    return tuple(_READERS[form or _detect(value)](value) for value in _split(data))
+        return (READERS[session](data),)
+    return tuple(READERS[form or _detect(value)](value) for value in _split(data))
 
 
 def _session_form(data: object) -> Form | None:
@@ -151,6 +152,14 @@ def _is_item(item: Object) -> bool:
 def _objects(values: object) -> list[Object]:
     listed = cast("list[object]", values) if isinstance(values, list | tuple) else []
     return [cast("Object", item) for item in listed if isinstance(item, dict)]
+
+
+def tell_provider(messages: Sequence[object]) -> Provider | None:
+    """The provider whose form a list of messages has; None for what several write alike."""
+    objects = _objects(messages)
+    if any(map(_is_content, objects)):
+        return "gemini"
+    return "openai-responses" if any(map(_is_item, objects)) else told_by(messages)
 
 
 def told_by(messages: Sequence[object]) -> Provider | None:
