@@ -6,7 +6,9 @@ Chain digest, token total and latest user text are carried along, never computed
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -156,6 +158,17 @@ class SourceHistory(msgspec.Struct, frozen=True):
         if len(behind) < len(other.rest):
             return False
         return all(a is b or a.digest == b.digest for a, b in zip(behind, other.rest, strict=False))
+
+    def count_common(self, other: SourceHistory) -> int:
+        """How many of the first messages of two histories are the same; at most 64 digests are compared."""
+        least = min(len(self.chunks), len(other.chunks))
+
+        def differs(number: int) -> bool:
+            return self.chunks[number].chain != other.chunks[number].chain
+
+        whole = bisect_left(range(least), True, key=differs) * CHUNK
+        both = zip(self[whole : whole + CHUNK], other[whole : whole + CHUNK], strict=False)
+        return whole + sum(1 for _ in takewhile(lambda pair: pair[0].digest == pair[1].digest, both))
 
     def keep(self, count: int) -> SourceHistory:
         """The first ``count`` messages: whole chunks are shared, at most 63 messages are linked anew.
