@@ -195,9 +195,9 @@ class SourceHistory(msgspec.Struct, frozen=True):
         return [entry.message for entry in self]
 
     def replace(self, keep: int, messages: Sequence[ChatMessage]) -> SourceHistory:
-        """The history with messages in place of those behind the first ``keep``, at no costs.
+        """The history with messages in place of those behind the first ``keep``.
 
-        A message that stood there keeps its digest.
+        A message that stood behind them keeps its entry, any other costs nothing.
 
         Raises:
             RangeError: there are fewer messages than ``keep``.
