@@ -118,7 +118,7 @@ def _copy_member(key: str, value: object, names: tuple[str, ...], form: Form) ->
             return [_copy_part(item, form) for item in items]
         if key == "tool_calls":
             return [_copy_call(item) for item in items]
-    return _copy_strictly(value)
+    return _copy_strictly(cast("object", value))
 
 
 def _copy_part(value: object, form: Form) -> object:

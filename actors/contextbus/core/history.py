@@ -238,9 +238,9 @@ class SourceHistory(msgspec.Struct, frozen=True):
         """Whether a list begins with this history: lists compare the identity of their items first, in C."""
         if self.bodies is None or not isinstance(handed, list):
             return False
-        known = self.bodies.messages
+        known = cast("list[object]", self.bodies.messages)
         try:  # equal items are passed over; two that differ have no order
-            return (known if len(known) == self.count else known[: self.count]) <= handed
+            return (known if len(known) == self.count else known[: self.count]) <= cast("list[object]", handed)
         except Exception:  # what others handed over is compared, which may raise what it likes
             return False
 
