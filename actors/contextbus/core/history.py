@@ -240,7 +240,7 @@ class SourceHistory(msgspec.Struct, frozen=True):
             return False
         known = cast("list[object]", self.bodies.messages)
         try:  # equal items are passed over; two that differ have no order
-            return (known if len(known) == self.count else known[: self.count]) <= cast("list[object]", handed)
+            return (known if len(known) == self.count else known[: self.count]) <= handed
         except Exception:  # what others handed over is compared, which may raise what it likes
             return False
 
