@@ -100,7 +100,7 @@ class RulesRun:
         """Come back to the state that was kept.
 
         The list of bodies that later versions of the history share grew meanwhile; this one gets its own, as it has
-        where nobody came back.
+        where nobody came back.  What is known of a list that was handed over stays, and is compared again.
         """
         handle, self._state, self._rendered, self._step = self._mark
         history = handle.history
