@@ -43,6 +43,14 @@ def test_trap_2_unknown_members_are_findings(target: str) -> None:
     assert found(inner, target)[0][0].startswith("tools[0]")
 
 
+@pytest.mark.rule("P.E.3")
+def test_every_keyword_of_json_schema_may_stand_in_a_tool() -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False, "$defs": {"a": {"type": "string"}}}
+    assert found(changed(RIGHT["anthropic"], "tools", 0, "input_schema", to=schema), "anthropic") == []
+    wrong = changed(RIGHT["anthropic"], "tools", 0, "input_schema", to={**schema, "required": 5})
+    assert [place for place, _ in found(wrong, "anthropic")] == ["tools[0].input_schema.required"]
+
+
 def test_trap_3_a_union_gives_one_error_where_the_fault_is() -> None:
     body = anthropic(user(text(index=1)), assistant(text()), user())
     with pytest.raises(pydantic.ValidationError) as plain:

@@ -59,7 +59,8 @@ def _rewrite(value: object, definitions: Mapping[str, Schema]) -> object:
     made = {key: _rewrite(item, definitions) for key, item in members.items() if key not in _DROPPED}
     if made.get("type") == "generator":
         made["type"] = "list"
-    if made.get("type") == "typed-dict" and "extras_schema" not in made:
+    # where an SDK itself says that it takes any member, such as the keywords of a tool's JSON Schema, it does
+    if made.get("type") == "typed-dict" and "extras_schema" not in made and made.get("extra_behavior") != "allow":
         made["extra_behavior"] = "forbid"
     return made
 
