@@ -28,6 +28,8 @@ from contextbus_protocol.chat import (
     Text,
     ToolCall,
     ToolResult,
+    Unknown,
+    assistant,
     system,
     user,
 )
@@ -77,6 +79,8 @@ def change(messages: Sequence[ChatMessage], form: str, number: int = 0) -> tuple
     seen: Counter[str] = Counter()
     for index, message in enumerate(messages):
         match form:
+            case "mixed" if number % 4 == 1 and index == 1:
+                pass  # so that it begins with the assistant, or even with a result
             case "mixed":
                 changed += _mix(message, number + seen[message.role])
                 seen[message.role] += 1
@@ -185,6 +189,15 @@ _DOCUMENTS: Final = (
     Document(file_id="file-2"),
     Document(media_type="text/csv", data="YSxi", title="list.csv"),
 )
+_COMPACTED: Final = {
+    "openai-responses": Unknown(
+        data='{"type":"compaction","id":"cmp_1","encrypted_content":"gAAAAA=="}',
+        provider_data=ProviderData("openai-responses", "{}"),
+    ),
+    "anthropic": Unknown(
+        data='{"type":"compaction","content":"The seat is 12A."}', provider_data=ProviderData("anthropic", "{}")
+    ),
+}
 _Change = Callable[[ChatMessage, int], list[ChatMessage]]
 _CHANGES: Final[dict[str, tuple[_Change, ...]]] = {
     "user": (
@@ -215,6 +228,8 @@ _CHANGES: Final[dict[str, tuple[_Change, ...]]] = {
         lambda m, _: _refuse(m),
         lambda m, t: _add(m, _IMAGES[t % len(_IMAGES)]),
         lambda m, _: [m, user("Wait."), m],
+        lambda m, _: _add(m, _COMPACTED["openai-responses"], before=True),
+        lambda m, _: _add(m, _COMPACTED["anthropic"], before=True),
     ),
     "tool": (
         lambda m, _: _map_results(m, error=True),
@@ -225,6 +240,7 @@ _CHANGES: Final[dict[str, tuple[_Change, ...]]] = {
         lambda m, _: _map_results(m, content=(Text(text="\ud800\udc00 \udfff"),)),
         lambda m, _: [m, m],
         lambda m, _: [user("Are you there?"), m],
+        lambda m, _: [user("Are you there?"), assistant("Yes."), m],
         lambda _m, _: [],
         lambda m, _: [ChatMessage(role="assistant", content=(Text(text="One moment."),)), m],
         lambda m, _: [replace(m, role="user")],

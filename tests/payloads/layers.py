@@ -24,7 +24,8 @@ def find_faults(payload: Payload) -> tuple[str, ...]:
     text = payload.json()
     body = json.loads(text)
     target = payload.target
-    faults = [f"types: {fault}" for fault in find_type_faults(body, target)]
+    beta = target == "anthropic" and b'{"type":"compaction"' in text
+    faults = [f"types: {fault}" for fault in find_type_faults(body, f"{target}-beta" if beta else target)]
     repairs = {repair.code for repair in payload.repairs}
     found = _order(payload, body)
     faults += [f"order: {code} at {place}" for code, place in found if not MAY_BE_FOUND.get(code, set()) & repairs]

@@ -44,11 +44,12 @@ def test_trap_2_unknown_members_are_findings(target: str) -> None:
 
 
 @pytest.mark.rule("P.E.3")
-def test_every_keyword_of_json_schema_may_stand_in_a_tool() -> None:
+@pytest.mark.parametrize("block", [text(), SUMMARY])
+def test_every_keyword_of_json_schema_may_stand_in_a_tool(block: Body) -> None:
     schema = {"type": "object", "properties": {}, "additionalProperties": False, "$defs": {"a": {"type": "string"}}}
-    assert found(changed(RIGHT["anthropic"], "tools", 0, "input_schema", to=schema), "anthropic") == []
-    wrong = changed(RIGHT["anthropic"], "tools", 0, "input_schema", to={**schema, "required": 5})
-    assert [place for place, _ in found(wrong, "anthropic")] == ["tools[0].input_schema.required"]
+    tools = [{"name": "f", "input_schema": schema}]
+    assert found(anthropic(user(block, text()), tools=tools), "anthropic") == []
+    assert found(anthropic(user(block, text()), tools=[{"name": "f", "input_schema": 5}]), "anthropic")
 
 
 def test_trap_3_a_union_gives_one_error_where_the_fault_is() -> None:

@@ -59,8 +59,7 @@ def _rewrite(value: object, definitions: Mapping[str, Schema]) -> object:
     made = {key: _rewrite(item, definitions) for key, item in members.items() if key not in _DROPPED}
     if made.get("type") == "generator":
         made["type"] = "list"
-    # where an SDK itself says that it takes any member, such as the keywords of a tool's JSON Schema, it does
-    if made.get("type") == "typed-dict" and "extras_schema" not in made and made.get("extra_behavior") != "allow":
+    if made.get("type") == "typed-dict" and "extras_schema" not in made:
         made["extra_behavior"] = "forbid"
     return made
 
@@ -100,6 +99,11 @@ def _choose(choices: list[Schema], definitions: Mapping[str, Schema], ref: objec
     for choice in choices:
         for tag in _tags(choice, definitions, "type"):
             groups.setdefault(tag, []).append(choice)
+    for choice in choices:  # any object fits a dict, whatever its type: so any keyword may stand in a JSON Schema
+        if _unwrap(choice, definitions).get("type") == "dict":
+            for tag in groups:
+                if tag.startswith(f"{TAG}type=") and choice not in groups[tag]:
+                    groups[tag].append(choice)
     made: Schema
     if not choices or f"{TAG}any" in groups:
         made = _plain_union(choices or [{"type": "any"}], definitions)
