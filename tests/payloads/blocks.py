@@ -8,7 +8,6 @@ import re
 from typing import Final, NamedTuple
 
 import pytest
-from tests.core.conversations import shared_data
 
 from contextbus.client import candidate
 from contextbus.core.compile import compile_context
@@ -25,6 +24,7 @@ from contextbus_protocol.working_memory import (
     WorkingMemoryPatch,
     WorkingMemorySnapshot,
 )
+from tests.core.conversations import shared_data
 
 STEPS: Final = 12
 _RECORDS: Final = 3

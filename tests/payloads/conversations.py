@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from msgspec.structs import replace
-from tests.core.conversations import shared_data
 
 from contextbus.core.importers import read_conversations
 from contextbus_protocol.chat import (
@@ -33,6 +32,7 @@ from contextbus_protocol.chat import (
     system,
     user,
 )
+from tests.core.conversations import shared_data
 
 OPUS: Final = "claude-opus-4-6"
 GEMINI: Final = "gemini-3-pro"
@@ -146,7 +146,7 @@ def _reason(message: ChatMessage, index: int) -> ChatMessage:
 
 def _mix(message: ChatMessage, turn: int) -> list[ChatMessage]:
     """One change a message, of all that fit its role."""
-    changes = _CHANGES.get(message.role, ())
+    changes = CHANGES.get(message.role, ())
     made = changes[turn % len(changes)](message, turn) if changes else [message]
     if turn % 7 == 0:
         made = [*made[:-1], replace(made[-1], cache=_CACHES[turn % 3])]
@@ -198,8 +198,8 @@ _COMPACTED: Final = {
         data='{"type":"compaction","content":"The seat is 12A."}', provider_data=ProviderData("anthropic", "{}")
     ),
 }
-_Change = Callable[[ChatMessage, int], list[ChatMessage]]
-_CHANGES: Final[dict[str, tuple[_Change, ...]]] = {
+Change = Callable[[ChatMessage, int], list[ChatMessage]]
+CHANGES: Final[dict[str, tuple[Change, ...]]] = {
     "user": (
         lambda m, t: _add(m, _IMAGES[t % len(_IMAGES)]),
         lambda m, t: _add(m, _DOCUMENTS[t % len(_DOCUMENTS)], before=True),

@@ -9,11 +9,11 @@ import json
 from typing import Any
 
 import msgspec
-from tests.core.checkers import CHECKERS, check_anthropic
-from tests.payloads.sdk_types import find_type_faults
 
 from contextbus.core.payload import Payload
 from contextbus.validation import check_types, validate
+from tests.core.checkers import CHECKERS, check_anthropic
+from tests.payloads.sdk_types import find_type_faults
 
 MAY_BE_FOUND = {"gemini.L8": {"merged", "late-result", "late-system"}, "openai.L4": {"late-system"}}
 """The two L rules that cannot always be kept, and the repairs of which one must be listed then (P.E.23)."""

@@ -10,11 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
-from tests.payloads.blocks import find_records
-from tests.payloads.conversations import change, read_all
-from tests.payloads.layers import find_faults
-from tests.payloads.shapes import SHAPES, TARGETS, Shape, prompt_of
-from tests.payloads.sweep import Tally
 
 import contextbus.client as contextbus
 from contextbus_protocol.chat import ChatMessage, ProviderData, Reasoning, ToolCall
@@ -22,6 +17,11 @@ from contextbus_protocol.events import CompactionCompleted
 from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Candidate, Model, Scope
 from contextbus_protocol.working_memory import AddObservation
+from tests.payloads.blocks import find_records
+from tests.payloads.conversations import change, read_all
+from tests.payloads.layers import find_faults
+from tests.payloads.shapes import SHAPES, TARGETS, Shape, prompt_of
+from tests.payloads.sweep import Tally
 
 MODELS: Final = (
     Model("anthropic", "claude-opus-4-6", 16_000, 1_000),

@@ -1,4 +1,4 @@
-"""The types of the official SDKs as strict checks, one for each target; a check that a validator of ours has no part in.
+"""The types of the official SDKs as strict checks, one for each target; no validator of ours has a part in them.
 
 Three traps lie in pydantic's reading of TypedDicts: an ``Iterable`` is looked at only when somebody iterates it, keys
 that no type has are ignored, and a union that nothing fits tells of each of its members.
@@ -68,7 +68,7 @@ def _validator(target: str, name: str) -> _Validator:
         return adapter
     made = cast("Schema", _rewrite(adapter.core_schema, _read_strictly))
     known: dict[str, Schema] = {item["ref"]: item for item in made.get("definitions", ())}
-    return SchemaValidator(cast("Any", _rewrite(made, functools.partial(_tag, known=known))))
+    return SchemaValidator(_rewrite(made, functools.partial(_tag, known=known)))
 
 
 def _rewrite(schema: Any, change: Callable[[Schema], Schema]) -> Any:

@@ -6,9 +6,6 @@ import functools
 from itertools import product
 from typing import Final, Literal, NamedTuple, get_args
 
-from tests.payloads.blocks import Blocks
-from tests.payloads.conversations import GEMINI, OPUS
-
 from contextbus.client.prompt import Prompt, StatePlacement
 from contextbus.core.guardrails import prefill_degrades, prefill_message
 from contextbus.core.payload import Payload, Request, assemble
@@ -16,6 +13,8 @@ from contextbus.core.rendering import Rendering
 from contextbus.core.targets.tools import tools_text
 from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Model
+from tests.payloads.blocks import Blocks
+from tests.payloads.conversations import GEMINI, OPUS
 
 Target = Literal["anthropic", "openai", "openai-responses", "gemini"]
 ModelKind = Literal["unknown", "prefilled", "issuer", "bound"]

@@ -1,4 +1,4 @@
-"""One conversation in all its forms, cut at every index, before and after compaction, to every target in every shape."""
+"""A conversation in its forms, cut at every index, before and after compaction, to every target in every shape."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
-from tests.payloads.blocks import STEPS, compiled_blocks
-from tests.payloads.conversations import FORMS, Conversation, read_forms
-from tests.payloads.layers import find_faults
-from tests.payloads.shapes import PRODUCT, SHAPES, TARGETS, ModelKind, Shape, Target, model_of, shape_request
 
 import contextbus.client as contextbus
 from contextbus.core.history import digest_message
 from contextbus.core.payload import start_rendering
 from contextbus.core.rendering import Rendering
+from contextbus.summarisers.interface import Summariser
 from contextbus_protocol.chat import ChatMessage
+from tests.payloads.blocks import STEPS, compiled_blocks
+from tests.payloads.conversations import FORMS, Conversation, read_forms
+from tests.payloads.layers import find_faults
+from tests.payloads.shapes import PRODUCT, SHAPES, TARGETS, ModelKind, Shape, Target, model_of, shape_request
 
 ENOUGH: Final = 20
 """Faults that are told of one conversation."""
@@ -87,7 +88,7 @@ async def _sweep_form(conversation: Conversation, every: int, tally: Tally) -> N
             _check(conversation, cut, "before", (plain, placed), tally)
             keep = 1 + cut % 5
             after = [
-                await _compact(given, own, keep, summariser)
+                await compact_history(given, own, keep, summariser)
                 for given in ((messages, with_blocks) if conversation.form == FORMS[0] else (with_blocks,))
             ]
             if after[-1] is not None:
@@ -102,8 +103,8 @@ async def _sweep_form(conversation: Conversation, every: int, tally: Tally) -> N
             own += map(digest_message, block)
 
 
-async def _compact(
-    messages: Sequence[ChatMessage], own: Sequence[str], keep: int, summariser: contextbus.Summariser
+async def compact_history(
+    messages: Sequence[ChatMessage], own: Sequence[str], keep: int, summariser: Summariser
 ) -> list[ChatMessage] | None:
     """The composed history, None where nothing may be replaced."""
     outcome = await contextbus.compact(

@@ -101,9 +101,9 @@ def _choose(choices: list[Schema], definitions: Mapping[str, Schema], ref: objec
             groups.setdefault(tag, []).append(choice)
     for choice in choices:  # any object fits a dict, whatever its type: so any keyword may stand in a JSON Schema
         if _unwrap(choice, definitions).get("type") == "dict":
-            for tag in groups:
-                if tag.startswith(f"{TAG}type=") and choice not in groups[tag]:
-                    groups[tag].append(choice)
+            for tag, group in groups.items():
+                if tag.startswith(f"{TAG}type="):
+                    group.append(choice)
     made: Schema
     if not choices or f"{TAG}any" in groups:
         made = _plain_union(choices or [{"type": "any"}], definitions)
