@@ -62,11 +62,12 @@ def main(arguments: Iterable[str]) -> int:
         asked = [pool.submit(partial(sweep_conversation, every=given.every), number) for number in range(count)]
         asked += [pool.submit(check_runs, number) for number in range(min(given.runs, count))]
         for done in asked:
-            tally.add(done.result())
+            found = done.result()
+            for fault in found.faults:
+                print(fault, file=sys.stderr, flush=True)
+            tally.add(found)
     for line in describe(tally, time.perf_counter() - started):
         print(line)
-    for fault in tally.faults:
-        print(fault, file=sys.stderr)
     return 1 if tally.faults else 0
 
 
