@@ -13,6 +13,7 @@ import msgspec
 
 from contextbus.client.compiled import CompiledStep
 from contextbus.client.given import GivenMessage, read_given
+from contextbus.client.given_history import GivenHistory
 from contextbus.client.own_blocks import OwnBlocks
 from contextbus.client.rendered import BlocksInPlace, RenderedHistory
 from contextbus.core.estimate import make_estimator
@@ -47,6 +48,7 @@ class RulesRun:
         self._state: RunState = RunState("run", scope=SCOPE, estimator=OPTIONS.estimator)
         self._rendered: RenderedHistory = RenderedHistory(self._handle.history, _NO_BLOCKS)
         self._own = OwnBlocks()
+        self._given = GivenHistory()
         self._step: int = 0
         self._mark: tuple[RunHandle, RunState, RenderedHistory, int] = (self._handle, self._state, self._rendered, 0)
 
@@ -56,7 +58,7 @@ class RulesRun:
 
     def hand_over(self, messages: Sequence[GivenMessage]) -> None:
         """Take a whole list as the history."""
-        self._handle = self._handle.hand_over(read_given(messages), self._own)
+        self._handle = self._given.hand_over(self._handle, messages, self._own)
 
     def compile(self) -> Payload:
         """The next step and its payload: count, plan, select, place and render."""

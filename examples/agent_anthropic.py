@@ -106,8 +106,7 @@ class Agent:
 
     async def ask(self, question: str) -> str:
         """Answer a question: call the model until it calls no tool."""
-        asked = {"type": "text", "text": question, "cache_control": {"type": "ephemeral"}}
-        self._run.append({"role": "user", "content": [asked]})
+        self._run.append({"role": "user", "content": question})
         refresh = True
         while True:
             step, reply = await self._call_model(refresh=refresh)
@@ -167,7 +166,7 @@ class Agent:
     async def _stream(self, step: CompiledStep) -> Reply:
         """Send the step's payload as it is, and read what comes until it ends or breaks off."""
         reply = Reply()
-        body: dict[str, Any] = step.payload("anthropic").body
+        body: dict[str, Any] = step.payload("anthropic", cache=True).body
         stream = await self._client.messages.create(model=self._model.model_id, stream=True, **body, **self._settings)
         try:
             async for event in stream:

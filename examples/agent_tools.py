@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 import contextbus.client as contextbus
 from contextbus.client import CompiledStep, ContextBus, FolderSource, Run, Scope, ToolResult, Window
 from contextbus_protocol.chat import Text
@@ -87,11 +85,10 @@ class Tools:
         """Answer the calls of one message, given as id, name and arguments, all at the same time.
 
         One whose arguments are no JSON object is never made: the next payload answers it with an error, and the log
-        keeps what the model wrote.  A cache breakpoint is asked for behind the last result.
+        keeps what the model wrote.
         """
         answers = await asyncio.gather(*(self._call(*call) for call in calls))
-        results = [answer for answer in answers if answer is not None]
-        return [*results[:-1], *(replace(result, cache=True) for result in results[-1:])]
+        return [answer for answer in answers if answer is not None]
 
     async def _call(self, call_id: str, name: str, arguments: str) -> ToolResult | None:
         try:

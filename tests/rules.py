@@ -1,8 +1,8 @@
 """Which rule has which test: ``python -m tests.rules`` writes docs/rules.md, ``--check`` fails where it is stale.
 
 Rules are numbered by section; each gets a short name here, in order.  Tests say what they show by
-``@pytest.mark.rule("D.B.4")``, and are found by reading the source, so nothing needs to run.  Compaction (C) and
-payload (P) rules are listed where tests carry them and counted otherwise.
+``@pytest.mark.rule("D.B.4")``, and are found by reading the source, so nothing needs to run.  Sections F to J of
+the payload's rules (P) are listed where tests carry them and counted otherwise.
 """
 
 from __future__ import annotations
@@ -200,6 +200,57 @@ summarisers; forget
 """
 
 
+_PAYLOAD: Final[str] = """
+A Building a prompt:
+a prompt is data; four targets; order; nothing dynamic before history; normalised on the way in; all counted; target of
+the model
+
+B Dynamic state:
+kinds of state; form; sequences; placement; closing line
+
+C Guardrails and prefill:
+output tag; prefill by model; only what was asked for; fixed texts
+
+D Hooks:
+what they return; asynchronous, recorded; failures; order
+
+E Targets:
+rules of the providers; repairs; tool definitions; cache breakpoints; thinking; arguments that are no object; call ids;
+images and documents; importers; plain messages; marks of the reference; missing result; orphan result; approval; empty
+history; first is user; last is assistant; merged; late system; empty; repeated id; bad arguments; errors never broken
+
+K Scale of cost:
+made once per message
+"""
+
+# A line for each API: what its codes begin with, its title, then number and name of each rule; numbers are missing.
+_PROVIDERS: Final[str] = """
+all All APIs: S1 no lone surrogate
+anthropic Anthropic Messages: A1 not empty; A2 first is user; A3 roles; A4 no empty content; A5 prefill; A6 one result \
+a call; A7 results first; A8 no orphans; A9 ids; A10 input is an object; A12 tools defined; A13 thinking whole and \
+first; A15 cache breakpoints; A17 compaction block; A18 thinking budget; A19 unknown keys; L1 neighbours of one role; \
+L2 thinking too late; L3 content behind calls
+openai OpenAI Chat Completions: C1 not empty; C2 roles; C3 calls answered; C4 answers match; C5 content present; \
+C6 no empty tool_calls; C7 ids; C8 names; C9 arguments; L4 late system; L5 empty user message; L9 repeated ids
+responses OpenAI Responses: R1 not empty; R2 call ids; R3 arguments; R4 outputs match; R5 reasoning and its item; \
+R6 encrypted content; R7 content types; R8 compaction verbatim; R9 calls answered; L6 id without reasoning; \
+L7 items before compaction
+gemini Gemini generateContent: G1 not empty, first is user; G2 roles; G3 no empty parts; G4 alternation; G5 one data \
+field; G6 objects; G7 responses match; G8 thought signatures; G9 cached content; L8 text beside a response
+"""
+
+
+def _read_providers(page: str) -> dict[str, tuple[str, dict[str, str]]]:
+    found: dict[str, tuple[str, dict[str, str]]] = {}
+    lines: list[str] = page.replace("\\\n", "").strip().splitlines()
+    for line in lines:
+        head, _, rules = line.partition(": ")
+        prefix, _, title = head.partition(" ")
+        pairs = (rule.partition(" ") for rule in rules.split("; "))
+        found[prefix] = (title, {f"{prefix}.{number}": name for number, _, name in pairs})
+    return found
+
+
 def _read_sections(page: str) -> dict[str, tuple[str, list[str]]]:
     sections: dict[str, tuple[str, list[str]]] = {}
     paragraphs: list[str] = [*page.strip().split("\n\n")]
@@ -213,9 +264,11 @@ def _read_sections(page: str) -> dict[str, tuple[str, list[str]]]:
 PAGES: Final[Mapping[str, tuple[str, Mapping[str, tuple[str, list[str]]]]]] = {
     "D": ("Context", _read_sections(_PAGE)),
     "C": ("Compaction", _read_sections(_COMPACTION)),
+    "P": ("Payload, A to E and K", _read_sections(_PAYLOAD)),
 }
+PROVIDERS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = _read_providers(_PROVIDERS)
 OTHERS: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
-    "P": ("Payload", dict(zip("ABCDEFGHIJK", (7, 5, 4, 4, 23, 7, 7, 8, 7, 9, 1), strict=True))),
+    "P": ("Payload, F to J", dict(zip("FGHIJ", (7, 7, 8, 7, 9), strict=True))),
 }
 
 
@@ -236,7 +289,12 @@ def known_rules(pages: Sequence[str] = ("D", "C")) -> list[str]:
     return rules
 
 
-SCOPE: Final = frozenset(known_rules()) - WAITING
+def provider_rules() -> list[str]:
+    """Every rule of the providers' APIs."""
+    return [rule for _, rules in PROVIDERS.values() for rule in rules]
+
+
+SCOPE: Final = frozenset((*known_rules(("D", "C", "P")), *provider_rules())) - WAITING
 """What the present release promises; each of these has a test."""
 
 
@@ -279,19 +337,20 @@ def _marked(node: ast.expr) -> Iterator[str]:
 
 def unknown(found: Mapping[str, list[str]]) -> list[str]:
     """Rule ids that tests carry and that no page has."""
-    known = set(known_rules())
+    known = {*known_rules(tuple(PAGES)), *provider_rules()}
     known |= {
         f"{page}.{section}.{n}"
         for page, (_, sections) in OTHERS.items()
         for section, count in sections.items()
         for n in range(1, count + 1)
     }
-    return sorted(rule for rule in found if rule.startswith(("D.", "C.", "P.")) and rule not in known)
+    begins = (*(f"{page}." for page in PAGES), *(f"{prefix}." for prefix in PROVIDERS))
+    return sorted(rule for rule in found if rule.startswith(begins) and rule not in known)
 
 
 def missing(found: Mapping[str, list[str]]) -> list[str]:
     """Rules in scope that no test carries."""
-    return [rule for rule in known_rules() if rule in SCOPE and rule not in found]
+    return sorted(SCOPE - found.keys())
 
 
 def render(found: Mapping[str, list[str]]) -> str:
@@ -301,11 +360,14 @@ def render(found: Mapping[str, list[str]]) -> str:
         rules = known_rules((page,))
         tested = sum(1 for rule in rules if rule in found)
         counts.append(f"{title}: {len(rules)} rules, {tested} tested, {len(rules) - tested} open.")
+    done = sum(1 for rule in provider_rules() if rule in found)
+    count = len(provider_rules())
+    counts.append(f"Providers: {count} rules, {done} tested, {count - done} open.")
     in_scope = sum(1 for rule in SCOPE if rule in found)
     counts.append(f"In the scope of this release: {len(SCOPE)}, {in_scope} tested.")
     for page, (title, numbers) in OTHERS.items():
         count = sum(numbers.values())
-        done = sum(1 for rule in found if rule.startswith(f"{page}."))
+        done = sum(1 for rule in found if rule.startswith(tuple(f"{page}.{section}." for section in numbers)))
         counts.append(f"{title}: {count} rules, {done} tested, {count - done} open.")
     lines = ["# Rules and their tests", "", "Written by `python -m tests.rules`; do not edit.", "", " ".join(counts)]
     for page, (_, sections) in PAGES.items():
@@ -315,6 +377,9 @@ def render(found: Mapping[str, list[str]]) -> str:
             rows = [("D.R.0", "one compile per step")] if (page, section) == ("D", "R") else []
             rows += [(f"{page}.{section}.{n}", name) for n, name in enumerate(names, 1)]
             lines += [_row(rule, name, found.get(rule, [])) for rule, name in rows]
+    for title, names_by_rule in PROVIDERS.values():
+        lines += ["", f"## Providers: {title}", "", "| rule | what | state | tests |", "|---|---|---|---|"]
+        lines += [_row(rule, name, found.get(rule, [])) for rule, name in names_by_rule.items()]
     for page, (title, numbers) in OTHERS.items():
         lines += ["", f"## {title}", "", "| section | rules | tested | tests |", "|---|---|---|---|"]
         for section, count in numbers.items():

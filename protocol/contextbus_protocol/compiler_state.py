@@ -23,7 +23,8 @@ class RequestPrefix(Value, frozen=True, kw_only=True):
     """What a request began with, by part, each as a digest (D.F.22).
 
     ``history`` is the chain digest of its first ``count`` messages, the blocks that stay in the history included;
-    ``system`` is that of its leading system messages.
+    ``system`` is that of its leading system messages, ``layer`` that of the system messages of a prompt, absent without
+    any.
     """
 
     model: str
@@ -31,6 +32,7 @@ class RequestPrefix(Value, frozen=True, kw_only=True):
     system: str
     history: str
     count: int
+    layer: str | None = None
 
 
 class ContextCompilerState(Value, frozen=True, kw_only=True):
@@ -42,7 +44,8 @@ class ContextCompilerState(Value, frozen=True, kw_only=True):
     ``prefix_before``.  ``refresh_requested`` is a host's request that no retrieval has served; a task change that waits
     shows in ``last_active_task``.  ``refused_task`` is the active task for which a pass limit was reported (D.G.11).
     ``absent`` are bodies of loaded skills that every source answered without, ``absent_loads`` for each the chain
-    digest of the messages up to the load: a later load asks again (D.H.8, D.K.26).
+    digest of the messages up to the load: a later load asks again (D.H.8, D.K.26).  ``warned`` are warnings that come
+    once.
     """
 
     version: Literal[1]
@@ -59,3 +62,4 @@ class ContextCompilerState(Value, frozen=True, kw_only=True):
     refused_task: tuple[str | None, ...] = ()
     absent: tuple[str, ...] = ()
     absent_loads: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()

@@ -45,6 +45,13 @@ class Command:
         """Run it here with ``--json``; gives what each line says."""
         return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
 
+    def validate(self, payload: Path, *arguments: object) -> Any:
+        """Run ``validate``, which uses no data; there must be no error.  Gives what it printed with ``--json``."""
+        words = ["validate", str(payload), *map(str, arguments), "--json"]
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
     @contextmanager
     def started(self, *arguments: object) -> Generator[subprocess.Popen[str]]:
         """Run it as a process of its own for as long as the block lasts."""

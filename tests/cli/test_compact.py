@@ -75,6 +75,32 @@ def test_it_says_what_was_replaced_before_and_after(chat: Path) -> None:
     assert chat.read_text(encoding="utf-8") == json.dumps(LONG)
 
 
+@pytest.mark.rule("C.E.2", "P.E.9")
+def test_a_request_for_gemini_stays_one(tmp_path: Path) -> None:
+    contents = [
+        {"role": "model" if m["role"] == "assistant" else "user", "parts": [{"text": m["content"]}]} for m in SHORT
+    ]
+    body = {"systemInstruction": {"parts": [{"text": "be kind"}]}, "contents": contents}
+    said = json.loads(compact(write(tmp_path, body), "--keep-last", 2, "--output", "-").stdout)
+    assert {**said, "contents": contents} == body
+    assert said["contents"][0]["parts"][0]["text"].startswith(LABEL)
+    assert said["contents"][1:] == contents[2:]
+
+
+@pytest.mark.rule("P.E.9")
+def test_a_session_becomes_shorter_as_messages_of_the_ai_sdk(tmp_path: Path) -> None:
+    claude = [{"type": m["role"], "uuid": str(n), "parentUuid": str(n - 1), "message": m} for n, m in enumerate(SHORT)]
+    codex = [
+        {"type": "response_item", "payload": {"type": "message", "role": m["role"], "content": m["content"]}}
+        for m in SHORT
+    ]
+    for lines in (claude, codex):
+        text = "\n".join(map(json.dumps, lines)) + '\n{"type": "cut o'
+        said = compact_json(write(tmp_path, text, "session.jsonl"), "--keep-last", 2)
+        assert said["messages"][0]["content"].startswith(LABEL)
+        assert [m["role"] for m in said["messages"]] == ["user", "user", "assistant"]
+
+
 def test_the_report_shows_messages_and_summary(chat: Path) -> None:
     text = compact(chat, "--keep-last", 1).stdout
     for words in (

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from tests.cli.command import EXAMPLES, Command
 from tests.core.checkers import CHECKERS, errors
+from tests.core.session_checks import SESSIONS
+from tests.validation.bodies import RIGHT
+
+from contextbus.cli.models import Target
 
 CONVERSATIONS = ("conversation.json", "conversation-anthropic.json")
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "How do I roll back a deploy?"}]}
@@ -70,6 +74,60 @@ def test_a_conversation_of_the_ai_sdk_is_compiled_for_chat_completions(command: 
     assert not errors(CHECKERS["openai"](body))
     assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "tool"]
     assert body["messages"][3]["content"] == '{"running":false}'
+
+
+DEFAULTS = [
+    ("claude_code.jsonl", "anthropic", "anthropic", "claude-opus-4-6"),
+    ("codex.jsonl", "openai-responses", "openai", "gpt-5"),
+    ("anthropic", "anthropic", "anthropic", "claude-opus-4-6"),
+    ("openai", "openai", "openai", "gpt-5"),
+    ("openai-responses", "openai-responses", "openai", "gpt-5"),
+    ("gemini", "gemini", "google", "gemini-2.5-pro"),
+]
+
+
+def conversation_file(command: Command, name: str) -> Path:
+    """A session of an agent, or a request of an API."""
+    return SESSIONS / name if name.endswith(".jsonl") else write(command.folder, "request.json", RIGHT[name])
+
+
+@pytest.mark.broker
+@pytest.mark.rule("P.A.2", "P.E.1", "P.E.9")
+@pytest.mark.parametrize(("name", "target", "provider", "model"), DEFAULTS)
+def test_a_file_of_every_form_becomes_a_request_of_its_own_api(
+    command: Command, name: str, target: str, provider: str, model: str
+) -> None:
+    output = command.folder / "payload.json"
+    said = command.json("compile", conversation_file(command, name), "--output", output)
+    assert said["target"] == target
+    assert (said["model"]["provider"], said["model"]["modelId"]) == (provider, model)
+    told = command.validate(output, "--target", target)
+    assert (told["errors"], told["layers"]) == (0, {"rules": True, "types": True})
+    text = command("compile", conversation_file(command, name), "--output", "-")
+    assert json.loads(text.stdout) == json.loads(output.read_bytes())
+
+
+@pytest.mark.broker
+@pytest.mark.rule("P.A.2", "P.E.1", "P.E.9")
+@pytest.mark.parametrize("name", ["claude_code.jsonl", "codex.jsonl", "gemini"])
+def test_one_conversation_becomes_a_request_of_each_api(command: Command, name: str) -> None:
+    file, output = conversation_file(command, name), command.folder / "payload.json"
+    for target in Target:
+        assert command.json("compile", file, "--target", target, "--output", output)["target"] == target
+        assert command.validate(output, "--target", target)["errors"] == 0
+
+
+@pytest.mark.broker
+@pytest.mark.rule("P.E.9")
+def test_a_session_that_was_cut_in_its_last_line_is_compiled(command: Command) -> None:
+    text = (SESSIONS / "codex.jsonl").read_text(encoding="utf-8")
+    output = command.folder / "payload.json"
+    said = command.json("compile", write(command.folder, "cut.jsonl", text[:-40]), "--output", output)
+    assert said["target"] == "openai-responses"
+    assert command.validate(output)["target"] == "openai-responses"
+    lines = text.splitlines()
+    broken = write(command.folder, "broken.jsonl", "\n".join([*lines[:2], "{", *lines[2:]]))
+    assert "line 3: not JSON" in command("compile", broken, code=2).stderr
 
 
 @pytest.mark.broker

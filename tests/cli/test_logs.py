@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import tomllib
 
 import anyio
 import pytest
-from tests.cli.command import EXAMPLES, Command
+from tests.cli.command import EXAMPLES, ROOT, Command
 
 from contextbus import client
+from contextbus.cli.doctor import SDKS
 from contextbus.runtime import connection, embedded
 from contextbus.runtime.journal import Appended
 from contextbus.runtime.journal_jetstream import JetStreamJournal
@@ -140,9 +143,28 @@ def test_the_doctor_finds_what_is_needed(command: Command) -> None:
     for name in ("python", "sqlite fts5", "nats-server", "data folder", "server", "jetstream", "durability"):
         assert found[name] == "ok"
     assert {"tokenizer cl100k_base", "tokenizer o200k_base", "uvloop"} <= set(found)
-    assert (found["SDK openai"], found["SDK anthropic"]) == ("ok", "ok")
+    assert {found[f"SDK {name}"] for name in ("openai", "anthropic", "google-genai")} == {"ok"}
     assert not command.data.exists()
     assert "nats-server" in command("doctor").stdout
+
+
+def test_the_doctor_names_the_extra_of_each_sdk_that_is_missing(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = importlib.metadata.version
+
+    def other(name: str) -> str:
+        if name in SDKS:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", other)
+    missing = [c for c in command.json("doctor")["checks"] if c["name"].startswith("SDK ")]
+    assert {c["status"] for c in missing} == {"note"}
+    assert [c["fix"].partition("[")[2] for c in missing] == ["openai]'", "anthropic]'", "gemini]'"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for package, (extra, _) in SDKS.items():
+        assert [word.partition(">")[0] for word in project["optional-dependencies"][extra]] == [package]
 
 
 def test_the_doctor_says_why_a_server_is_not_reached(command: Command) -> None:

@@ -390,6 +390,46 @@ async def test_the_dicts_of_other_providers_are_read_too(one: Any, two: Any) -> 
     assert cut.replaced_range.end == 1
 
 
+@pytest.mark.rule("C.E.2", "C.E.7")
+async def test_contents_of_gemini_are_read_and_their_summary_is_one() -> None:
+    def content(role: str, *parts: Any) -> Any:
+        return {"role": role, "parts": list(parts)}
+
+    asked = content("model", {"functionCall": {"name": "t", "args": {}}})
+    answered = content("user", {"functionResponse": {"name": "t", "response": {"output": "r"}}})
+    first, seen, last = (content(role, {"text": "R" * 400}) for role in ("user", "model", "user"))
+    messages = [first, asked, answered, seen, last]
+    model = Scripted()
+    result = await compacted(messages, model=model, keep_last_messages=2)
+    assert [type(p) for m in model.asked[0].messages for p in m.content] == [Text, ToolCall, ToolResult]
+    assert result.messages[0] == content("user", {"text": "Previous conversation summary:\nShort."})
+    assert all(a is b for a, b in zip(result.messages[1:], messages[3:], strict=True))
+    again = await compacted([*result.messages, seen, last], own_blocks=result.own_blocks, keep_last_messages=1)
+    assert again.messages[-1] is last
+    with pytest.raises(InvalidTypeError, match=r"^messages\[1\]\.parts\[0\]\.text"):
+        await compact([contextbus.user("q"), content("model", {"text": 5})], model=Scripted(), target_tokens=5)
+
+
+@pytest.mark.rule("C.A.5", "C.E.7")
+async def test_items_of_responses_are_read_where_each_is_a_message() -> None:
+    def item(role: str, text: str) -> Any:
+        kind = "output_text" if role == "assistant" else "input_text"
+        return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+    call = {"type": "function_call", "call_id": "a", "name": "t", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "a", "output": "r"}
+    messages = [item("user", "R" * 400), call, output, item("assistant", "seen"), item("user", "last")]
+    model = Scripted()
+    result = await compacted(messages, model=model, keep_last_messages=2)
+    assert result.replaced_range.end == 3
+    assert [type(p) for m in model.asked[0].messages for p in m.content] == [Text, ToolCall, ToolResult]
+    assert result.messages[0] == {"role": "user", "content": "Previous conversation summary:\nShort."}
+    with pytest.raises(InvalidTypeError, match=r"^messages: 3 dicts read as 2 messages; give one dict a message$"):
+        await compact([item("assistant", "so"), call, output], model=Scripted(), target_tokens=5)
+    with pytest.raises(InvalidTypeError, match=r"^messages\[1\]\.name"):
+        await compact([item("user", "q"), {"type": "function_call"}], model=Scripted(), target_tokens=5)
+
+
 async def test_openai_parts_are_known_without_any_other_sign() -> None:
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a.example/x.png"}}]}
     model = Scripted()

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.responses_checker import check_responses
 from tests.core.session_checks import SESSIONS, Line, check_every_prefix, check_pairs, shape, text_of
 
 from contextbus.core.importers import Conversation
@@ -76,9 +77,7 @@ def test_the_example_is_what_the_api_was_sent() -> None:
     check_pairs(conversation)
     summary = '[{"type":"summary_text","text":"Two files."},{"type":"summary_text","text":"Two counts."}]'
     search = '{"type":"web_search_call","id":"ws_1","status":"completed","action":{"type":"search","query":"words"}}'
-    done = ToolResult(
-        id="call_b", content=(Text(text="done"),), provider_data=origin('{"type":"custom_tool_call_output"}')
-    )
+    done = ToolResult(id="call_b", content=(Text(text="done"),))  # its call tells which kind of output it is
     counted = '{"output":"12 a.txt","metadata":{"exit_code":0}}'
     assert conversation == Conversation(
         id="t-1",
@@ -104,7 +103,7 @@ def test_the_example_is_what_the_api_was_sent() -> None:
                         id="call_a",
                         name="shell",
                         arguments='{"command": ["wc", "-w", "a.txt"]}',
-                        provider_data=origin('{"id":"fc_1"}'),
+                        provider_data=origin('{"id":"fc_1","after":"rs_1"}'),
                     ),
                     ToolCall(
                         id="call_b",
@@ -118,8 +117,10 @@ def test_the_example_is_what_the_api_was_sent() -> None:
             ChatMessage(role="tool", content=(done,)),
             ChatMessage(
                 role="assistant",
-                content=(Unknown(data=search, provider_data=origin("{}")), Text(text="a.txt has 12 words.")),
-                provider_data=origin('{"phase":"final_answer"}'),
+                content=(
+                    Unknown(data=search, provider_data=origin("{}")),
+                    Text(text="a.txt has 12 words.", provider_data=origin('{"message":{"phase":"final_answer"}}')),
+                ),
             ),
         ),
     )
@@ -209,8 +210,7 @@ def test_what_the_assistant_wrote_in_a_row_is_one_message() -> None:
         ("assistant", ["", "so", "call 1", "call 2"]),
         ("tool", ["result 2"]),
         ("tool", ["result 1"]),
-        ("assistant", ["well"]),
-        ("assistant", ["done"]),
+        ("assistant", ["well", "done"]),
     ]
 
 
@@ -227,7 +227,10 @@ def test_reasoning_keeps_its_content_exactly_and_its_issuer() -> None:
     assert from_codex(text_of(lines)).messages[0].content == (
         Reasoning(text="s", redacted=sealed, provider_data=origin('{"summary":[{"type":"summary_text","text":"s"}]}')),
         Reasoning(
-            provider_data=origin('{"id":"rs","summary":[],"content":[{"type":"reasoning_text","text":"raw"}]}', "gpt-b")
+            text="raw",
+            provider_data=origin(
+                '{"id":"rs","summary":[],"content":[{"type":"reasoning_text","text":"raw"}]}', "gpt-b"
+            ),
         ),
         Reasoning(provider_data=origin("{}")),
     )
@@ -308,7 +311,7 @@ def test_a_call_that_was_cut_keeps_its_raw_text_and_has_no_result() -> None:
         ),
         (
             item("local_shell_call", id="i", call_id=None, action={}),
-            ToolCall(id="i", name="local_shell", provider_data=origin('{"type":"local_shell_call"}')),
+            ToolCall(id="i", name="local_shell", provider_data=origin('{"type":"local_shell_call","id":"i"}')),
         ),
         (
             item("local_shell_call", action={}),
@@ -356,7 +359,7 @@ def test_an_item_is_read_with_every_field(given_item: Line, part: object) -> Non
         ({"type": "input_file", "file_id": "f"}, Document(file_id="f", provider_data=origin("{}"))),
         (
             {"type": "input_file", "file_data": "BB"},
-            Unknown(data='{"type":"input_file","file_data":"BB"}', provider_data=origin("{}")),
+            Document(data="BB", provider_data=origin('{"bare":true}')),
         ),
         (
             {"type": "input_audio", "data": "AA"},
@@ -517,3 +520,22 @@ def test_its_lines_are_told_from_other_files() -> None:
     ]
     for values in (claude, chat, [item("message")["payload"]], [], [5, "x", None], [{"type": "compacted"}]):
         assert not is_codex(values)
+
+
+@pytest.mark.rule("P.E.5", "P.E.9", "responses.R6")
+def test_reasoning_without_an_id_goes_back_encrypted() -> None:
+    sealed: Item = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA+/=="}
+    lines = (
+        line("turn_context", model="gpt-5"),
+        message("user", "q"),
+        line("response_item", **sealed),
+        call("1"),
+        output("1"),
+    )
+    messages = from_codex(text_of(lines)).messages
+    payload = render(messages, "openai-responses", "gpt-5")
+    assert json.loads(payload.json())["input"][1] == sealed
+    assert payload.repairs == ()
+    assert check_responses(payload.copy(), store=False) == []
+    other = render(messages, "openai-responses", "gpt-4o")
+    assert [repair.code for repair in other.repairs] == ["thinking"]

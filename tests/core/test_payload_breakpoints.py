@@ -25,6 +25,7 @@ from contextbus_protocol.chat import (
     ProviderData,
     Reasoning,
     Text,
+    ToolCall,
     ToolResult,
     Unknown,
     assistant,
@@ -333,3 +334,35 @@ def test_of_ten_thousand_that_ask_only_the_chunks_of_those_sent_are_written(monk
         assert sum(piece is not old for piece, old in zip(pieces[1:], before, strict=False)) <= 1
         assert b"".join(pieces).count(b"cache_control") == 4
     assert len(payload.repairs) - sum(code != "breakpoint" for code in codes(payload)) == 10_006 - 4
+
+
+@pytest.mark.rule("P.E.4", "P.A.4")
+def test_a_breakpoint_behind_all_that_stays_stands_before_the_tail_and_moves_with_the_history() -> None:
+    tail = (user("tail"),)
+    call = ChatMessage(role="assistant", content=(ToolCall(id="a", name="f"),))
+    answer = ChatMessage(role="tool", content=(ToolResult(id="a", content=(Text(text="r"),)),))
+    ends = {
+        "user": [user("q")],
+        "block": [user("q"), user("<retrieved_context/>")],
+        "result": [user("q"), call, answer],
+        "answer": [user("q"), assistant("a")],
+        "unanswered": [user("q"), call],
+    }
+    for name, messages in ends.items():
+        for kept, blocks in ((messages, ()), (messages[:-1], tuple(messages[-1:]))):
+            history = start_rendering("anthropic", "claude-opus-4-6").extend(kept)
+            plain = assemble(Request(history=history, blocks=blocks, tail=tail)).copy()
+            marked = assemble(Request(history=history, blocks=blocks, tail=tail, cache="1h")).copy()
+            found = [
+                block for m in cast("Any", marked["messages"]) for block in m["content"] if "cache_control" in block
+            ]
+            control = {"type": "ephemeral", "ttl": "1h"}
+            assert [block.pop("cache_control") for block in found] == [control], name
+            assert found[0].get("text") != "tail"
+            assert (
+                found[0]
+                == [b for m in cast("Any", plain["messages"]) for b in m["content"] if b.get("text") != "tail"][-1]
+            )
+            assert marked == plain
+            other = start_rendering("openai").extend(kept)
+            assert "cache" not in assemble(Request(history=other, blocks=blocks, tail=tail, cache=True)).json().decode()

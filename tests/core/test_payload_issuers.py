@@ -95,7 +95,7 @@ def test_a_summary_of_the_provider_comes_first_and_nothing_stands_before_it() ->
     assert messages[0] == {"role": "user", "content": [BLOCK]}
     assert [block["type"] for block in messages[1]["content"]] == ["text", "tool_use"]
     assert [block["type"] for block in messages[2]["content"]] == ["tool_result", "text"]
-    assert codes(payload) == ["misplaced", "first-user"]
+    assert codes(payload) == ["compacted", "first-user"]
     assert b"old" not in payload.json()
     assert [block["text"] for block in json.loads(payload.json())["system"]] == ["s"]
     alone = render([user("q"), said("assistant", summary("what was said", signature="s")), user("go")], "anthropic")
@@ -114,7 +114,7 @@ def test_of_several_summaries_the_newest_with_content_is_sent() -> None:
     ]
     payload = render(history, "anthropic")
     assert [block.get("content") for block in sent(payload)[0]["content"]] == ["second", None]
-    assert codes(payload) == ["misplaced", "empty", "empty"]
+    assert codes(payload) == ["compacted", "empty", "empty"]
     assert [message["role"] for message in sent(payload)] == ["user", "assistant", "user"]
 
 
@@ -123,7 +123,7 @@ def test_a_result_whose_call_the_summary_replaced_is_dropped() -> None:
     history = [user("q"), said("assistant", call("a")), said("assistant", summary(), Text(text="b"))]
     payload = render([*history, said("tool", result("a")), user("go")], "anthropic")
     assert [message["role"] for message in sent(payload)] == ["user", "assistant", "user"]
-    assert codes(payload) == ["misplaced", "first-user", "orphan-result"]
+    assert codes(payload) == ["compacted", "first-user", "orphan-result"]
 
 
 @pytest.mark.rule("anthropic.A17", "P.A.5")

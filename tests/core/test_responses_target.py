@@ -12,6 +12,7 @@ from tests.core.responses_items import ANSWER, ASKED, CALL, OUTPUT, TARGET, THOU
 from contextbus.core import wire
 from contextbus.core.importers import from_anthropic, from_openai, from_responses
 from contextbus.core.payload import Request, assemble, render, start_rendering
+from contextbus.validation import check_types
 from contextbus_protocol.chat import (
     ChatMessage,
     Document,
@@ -159,14 +160,32 @@ def test_b22_reasoning_goes_back_to_its_model_only() -> None:
 
 
 @pytest.mark.rule("P.E.5", "responses.R6")
-def test_reasoning_needs_an_id_and_is_sent_with_what_it_came_with() -> None:
+def test_reasoning_is_sent_with_what_it_came_with() -> None:
     bare = without(THOUGHT, "encrypted_content")
     assert sent(from_items(ASKED, bare, ANSWER))[1] == bare
-    payload = from_items(ASKED, without(THOUGHT, "id"), ANSWER)
+    payload = from_items(ASKED, without(THOUGHT, "id", "encrypted_content"), ANSWER)
     assert sent(payload)[1:] == [{"role": "assistant", "content": "so"}]
     assert codes(payload) == ["thinking", "id"]
     ours = said("assistant", Reasoning(text="hm"), Text(text="so"))
     assert codes(render([user("q"), ours], TARGET)) == ["thinking"]
+
+
+@pytest.mark.rule("P.E.5", "responses.R5", "responses.R6", "responses.L6")
+def test_encrypted_reasoning_needs_no_id() -> None:
+    sealed = without(THOUGHT, "id")
+    plain: Item = {"role": "assistant", "content": "so"}
+    payload = from_items(ASKED, sealed, ANSWER, sealed, without(CALL, "id"), OUTPUT)
+    assert sent(payload)[1:] == [sealed, plain, sealed, without(CALL, "id"), OUTPUT]
+    assert codes(payload) == ["id"]  # nothing is stored that an id could name
+    assert check_types(payload.copy(), TARGET) == ()
+    assert codes(from_items(ASKED, sealed, ASKED)) == ["thinking", "empty"]  # its item is not behind it
+    later = {**THOUGHT, "id": "rs_2"}
+    assert sent(from_items(ASKED, sealed, later, ANSWER))[1:] == [sealed, later, ANSWER]
+    elsewhere = from_responses({"model": "gpt-5", "output": [sealed, plain]}).messages
+    assert codes(render([user("q"), *elsewhere], TARGET, "gpt-4o")) == ["thinking"]
+    foreign = Reasoning(redacted="z", provider_data=ProviderData("anthropic", "{}"))
+    for part in (foreign, Reasoning(redacted="z")):
+        assert codes(render([user("q"), said("assistant", part, Text(text="so"))], TARGET)) == ["thinking"]
 
 
 @pytest.mark.rule("P.A.5", "responses.R8")

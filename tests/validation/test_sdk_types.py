@@ -140,3 +140,15 @@ def test_each_validator_is_made_once_and_only_when_asked_for() -> None:
 def test_a_finding_is_a_value() -> None:
     assert Finding("types", "error", "body", "m.") == Finding("types", "error", "body", "m.")
     assert len({Finding("types", "error", "body", "m."), Finding("types", "error", "body", "m.")}) == 1
+
+
+@pytest.mark.rule("P.A.2", "anthropic.A19")
+def test_a_tools_schema_may_hold_all_of_json_schema() -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False, "$defs": {"a": {"type": "string"}}}
+    body: dict[str, object] = {
+        "messages": [{"role": "user", "content": "q"}],
+        "tools": [{"name": "f", "input_schema": schema}],
+    }
+    assert check_types(body, "anthropic") == ()
+    body["tools"] = [{"name": "f", "input_schema": schema, "tags": ["a"]}]
+    assert [found.place for found in check_types(body, "anthropic") or ()] == ["tools[0].tags"]

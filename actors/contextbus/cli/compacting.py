@@ -63,7 +63,11 @@ def register(app: typer.Typer) -> None:
 
 def compact_file(
     file: Annotated[
-        Path, typer.Argument(help="A conversation (AI SDK, OpenAI Chat or Anthropic Messages), or JSON Lines.")
+        Path,
+        typer.Argument(
+            help="A conversation in a provider's form, JSON Lines of them, or a session of Claude Code or Codex; "
+            "a session and Responses items are written as AI SDK messages."
+        ),
     ],
     target_tokens: Annotated[
         int | None,

@@ -33,6 +33,12 @@ from contextbus_protocol import subjects
 Status = Literal["ok", "note", "missing"]
 
 LOOK_SECONDS: Final = 2.0
+SDKS: Final = {
+    "openai": ("openai", "for summaries by such a model, and to check payloads"),
+    "anthropic": ("anthropic", "for summaries by such a model, and to check payloads"),
+    "google-genai": ("gemini", "to check payloads for Gemini"),
+}
+"""Packages of providers: the extra that installs each, and what it is for."""
 _OLDEST_PYTHON: Final = (3, 11)
 _DOCTOR: Final = """Examples:
 
@@ -101,7 +107,7 @@ def _look_at_machine(place: options.Place) -> tuple[Check, ...]:
         _full_text(),
         _uvloop(),
         *_tokenizers(),
-        *map(_sdk, ("openai", "anthropic")),
+        *map(_sdk, SDKS),
         _binary(needed=place.nats is None),
         _data(place),
     )
@@ -142,10 +148,12 @@ def _tokenizers() -> tuple[Check, ...]:
 
 
 def _sdk(name: str) -> Check:
-    if importlib.util.find_spec(name) is None:
-        fix = f"for summaries by such a model: pip install 'contextbus[{name}]'"
-        return Check(f"SDK {name}", "note", "not installed", fix)
-    return Check(f"SDK {name}", "ok", f"{importlib.metadata.version(name)} is installed")
+    extra, purpose = SDKS[name]
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(f"SDK {name}", "note", "not installed", f"{purpose}: pip install 'contextbus[{extra}]'")
+    return Check(f"SDK {name}", "ok", f"{version} is installed")
 
 
 def _binary(*, needed: bool) -> Check:

@@ -11,7 +11,7 @@ import msgspec
 from contextbus.cli import inputs
 from contextbus.client.given import GivenMessage
 from contextbus.core.ai_sdk import write_ai_sdk
-from contextbus.core.importers import Conversation
+from contextbus.core.importers import SESSIONS, Conversation
 from contextbus.core.json_text import as_list, as_object
 from contextbus_protocol.chat import ChatMessage
 
@@ -19,10 +19,14 @@ Object = Mapping[str, object]
 
 
 class MessageFile(msgspec.Struct, frozen=True):
-    """One conversation: its messages as written, and what stands around them (None for a bare list)."""
+    """One conversation: its messages as written, and what stands around them (None for a bare list).
+
+    ``name`` is the member that holds them.
+    """
 
     messages: tuple[GivenMessage, ...]
     around: Object | None = None
+    name: str = "messages"
 
     def write(self, messages: Sequence[GivenMessage]) -> bytes:
         """The conversation with other messages, in the form that it has, as indented JSON.
@@ -30,7 +34,7 @@ class MessageFile(msgspec.Struct, frozen=True):
         Messages of ours are written in the AI SDK's form.
         """
         plain = [write_ai_sdk(m) if isinstance(m, ChatMessage) else m for m in messages]
-        value: object = plain if self.around is None else {**self.around, "messages": plain}
+        value: object = plain if self.around is None else {**self.around, self.name: plain}
         return json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "replace") + b"\n"
 
 
@@ -46,6 +50,8 @@ def read_message_file(path: Path, conversation: str | None) -> MessageFile:
     """
     read = inputs.read_conversation_file(path)
     index = inputs.choose_conversation(path, read.conversations, conversation, "")
+    if read.form in SESSIONS:  # a line is no message
+        return MessageFile(read.conversations[index].messages)
     return _find(_values(inputs.read_bytes(path)), index, read.conversations)
 
 
@@ -70,8 +76,9 @@ def _find(values: list[object], index: int, conversations: Sequence[Conversation
     if items and len(items) == 1 and "role" not in (as_object(items[0]) or {}):
         value = items[0]  # a list of one conversation
     around = as_object(value)
-    listed = as_list(value if around is None else around.get("messages")) or ()
+    name = "contents" if around is not None and "messages" not in around and "contents" in around else "messages"
+    listed = as_list(value if around is None else around.get(name)) or ()
     messages = tuple(filter(None, map(as_object, listed)))
     if messages and len(messages) == len(listed):
-        return MessageFile(messages, around)
-    return MessageFile(read)  # such as a response, or one message alone
+        return MessageFile(messages, around, name)
+    return MessageFile(read)  # such as a response, items of one, or one message alone

@@ -12,7 +12,7 @@ from contextbus.core.rendering import Rendering
 from contextbus.core.targets import find_target
 from contextbus.core.targets.tools import tools_text
 from contextbus.core.wire import Target
-from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.chat import Cache, ChatMessage
 from contextbus_protocol.package import Block, ContextManifest, ContextWarning, Package, WarningCode
 from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Model
@@ -79,12 +79,15 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
         tail = self.messages_of("ephemeral-tail") if self.package.manifest.placement.tail_kept else ()
         return (*self.messages_of("append"), *tail)
 
-    def payload(self, target: str | None = None, tools: Tools = None) -> Payload:
+    def payload(self, target: str | None = None, tools: Tools = None, *, cache: Cache = False) -> Payload:
         """The request for a provider: the run's history with its blocks, this step's block, then the tail (D.F.4).
 
         Args:
-            target: ``anthropic`` or ``openai``; without it the model's provider decides (P.A.7).
+            target: ``anthropic``, ``openai``, ``openai-responses`` or ``gemini``; without it the model's provider
+                decides (P.A.7).
             tools: tool definitions in any provider's shape; by default those that the step was compiled with.
+            cache: asks for a cache breakpoint behind all that stays from step to step, before the tail: True, ``"5m"``
+                or ``"1h"`` (P.E.4).  Providers that cache by themselves need none.
 
         Raises:
             InvalidTypeError: there is no such target, or a tool definition cannot be read.
@@ -99,6 +102,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
                 blocks=self.messages_of("append"),
                 tail=self.messages_of("ephemeral-tail"),
                 tools=self.tools if tools is None else tools_text(tools),
+                cache=cache,
             )
         )
         self.rendered.payload = payload

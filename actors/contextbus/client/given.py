@@ -43,7 +43,7 @@ def read_given(messages: Iterable[GivenMessage]) -> tuple[ChatMessage, ...]:
             foreign = []
             read.append(message if isinstance(message, ChatMessage) else _answer(message))
         else:
-            foreign.append(_plain(message))
+            foreign.append(members_of(message))
     read += _import(foreign)
     return tuple(read)
 
@@ -58,7 +58,12 @@ def _answer(result: ToolResult) -> ChatMessage:
     return ChatMessage(role="tool", content=(result,))
 
 
-def _plain(message: object) -> object:
+def members_of(message: object) -> dict[str, object]:
+    """The members of a message of others: a dict, or an SDK's object.
+
+    Raises:
+        InvalidTypeError: it is no message.
+    """
     if isinstance(message, Mapping):
         return dict(cast("Mapping[str, object]", message))
     if isinstance(message, Dumpable):

@@ -93,7 +93,6 @@ class Run(RunSteps):
         if isinstance(prompt, Prompt):
             messages = messages if messages is not None or not prompt.messages else prompt.messages
             tools = prompt.definitions if tools is None else tools
-        given = None if messages is None else read_given(messages)
         definitions = tools_text(tools)
         counter = partial(self._options.count_overhead, self._bus.tokenizers, output_schema)
         count = None if overhead_tokens is not None else counter
@@ -115,16 +114,15 @@ class Run(RunSteps):
             prompt=parts,
             state=prompt.state_value if isinstance(prompt, Prompt) else None,
         )
+        taken = None if messages is None else self._history.hand_over(messages)
         callbacks = self._callbacks(hooks)
         command = command or new_id()
         begin = _clock.elapsed()
-        if given is not None:
-            self._history.hand_over(given)
         await self._history.make_room(self._options, seconds)
 
         def make() -> CompileStep:
-            if given is not None:
-                self._history.hand_over(given)
+            if taken is not None:
+                self._history.hand_over_again(taken)
             return CompileStep(
                 **self._sender.head(command, seconds + self._options.summary_seconds),
                 step=step,

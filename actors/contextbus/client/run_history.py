@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 
 from contextbus.client.compiled import CompiledStep
+from contextbus.client.given import GivenMessage
+from contextbus.client.given_history import GivenHistory
 from contextbus.client.own_blocks import OwnBlocks
 from contextbus.client.reading import RunContent, read_run
 from contextbus.client.rendered import BlocksInPlace, CheckpointInPlace, RenderedHistory
@@ -43,6 +45,7 @@ class RunHistory:
         self._checkpoint: CheckpointInPlace | None = None
         self._rendered = RenderedHistory(sender.handle.history, self._blocks)
         self._own = OwnBlocks()
+        self._given = GivenHistory()
         self._open_count: int | None = 0
         self._lost = 0
 
@@ -122,15 +125,27 @@ class RunHistory:
         )
         self._blocks, self._checkpoint, self._open_count, self._lost = BlocksInPlace(), None, None, 0
         self._own.replace(())
+        self._given = GivenHistory()
         self._rendered = RenderedHistory(self.handle.history, self._blocks)
 
     def append(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages behind the history."""
         self._sender.handle = self.handle.append(messages)
 
-    def hand_over(self, messages: Sequence[ChatMessage]) -> None:
-        """Take a whole list as the history; blocks of ours in it are dropped (D.F.19)."""
-        self._sender.handle = self.handle.hand_over(messages, self._own)
+    def hand_over(self, messages: Sequence[GivenMessage]) -> SourceHistory:
+        """Take a whole list as the history, which is returned; blocks of ours in it are dropped (D.F.19).
+
+        Raises:
+            InvalidTypeError: a message cannot be read; nothing has changed.
+        """
+        self._sender.handle = self._given.hand_over(self.handle, messages, self._own)
+        return self.handle.history
+
+    def hand_over_again(self, taken: SourceHistory) -> None:
+        """Take a list that was handed over as the history again, where the run was read since (D.F.19)."""
+        if self.handle.history is not taken:
+            messages = [message for message in taken.messages() if message is not None]
+            self._sender.handle = self.handle.hand_over(messages, self._own)
 
     def take_back(self, before: RunHandle, added: int) -> None:
         """Drop the last messages, which could not be recorded; what was read of others meanwhile stays.

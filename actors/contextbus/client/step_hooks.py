@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import takewhile
 from typing import cast
 
@@ -144,42 +144,29 @@ class StepHooks(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _before(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
         """The text that ``before_compile`` adds; nothing or an empty one adds nothing (P.D.1)."""
-        function, parts = self.functions.before_compile, self.prompt
+        parts = self.prompt
         messages = self.given.messages
         if messages is None:
             messages = view.without_blocks()
         start = len(list(takewhile(lambda message: message.role == "system", messages)))
-        text: object = None
-        if function is not None:
-            context = CompileContext(
-                run=question.run,
-                step=question.step,
-                system=messages[:start] + (() if parts is None else parts.system),
-                history=messages[start:],
-                state=self.state,
-                state_xml=None if parts is None else parts.state_xml,
-                model=self.given.model or self.model,
-            )
-            text = await settle_value(function(context))
-        if text is not None and not isinstance(text, str):
-            raise InvalidTypeError(f"before_compile gives a text or None, not {type(text).__name__}")
-        text = clean_text(text) if text else None
+        context = CompileContext(
+            run=question.run,
+            step=question.step,
+            system=messages[:start] + (() if parts is None else parts.system),
+            history=messages[start:],
+            state=self.state,
+            state_xml=None if parts is None else parts.state_xml,
+            model=self.given.model or self.model,
+        )
+        text = await ask_before(self.functions.before_compile, context)
         return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=text)
 
     async def _transform(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
         """What ``transform_context`` makes of the history, our blocks where they belong; None where nothing changes."""
         own = {digest_message(block) for _, block in view.blocks.items}
         request = view.messages() if self.given.messages is None else self.given.messages
-        history = tuple(message for message in request if digest_message(message) not in own)
-        function = self.functions.transform_context
-        given: object = history if function is None else await settle_value(function(history))
-        if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-            raise InvalidTypeError(f"transform_context gives a list of messages, not {type(given).__name__}")
-        messages = tuple(map(normalise, read_given(cast("Sequence[GivenMessage]", given))))
-        answer = CallbackAnswered(run=question.run, token=question.token, name=question.name)
-        if messages == history:
-            return answer
-        return msgspec.structs.replace(answer, messages=place_blocks(request, own, messages) if messages else ())
+        messages = await ask_transform(self.functions.transform_context, request, own)
+        return CallbackAnswered(run=question.run, token=question.token, name=question.name, messages=messages)
 
     async def _rewrite(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
         text: object = question.query
@@ -189,3 +176,38 @@ class StepHooks(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(text, str):
             raise InvalidTypeError(f"rewrite_query gives a text, not {type(text).__name__}")
         return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=clean_text(text))
+
+
+async def ask_before(function: BeforeCompile | None, context: CompileContext) -> str | None:
+    """The text that ``before_compile`` adds; nothing and an empty one add nothing (P.D.1).
+
+    Raises:
+        InvalidTypeError: it gave something else than a text.
+    """
+    text: object = None if function is None else await settle_value(function(context))
+    if text is not None and not isinstance(text, str):
+        raise InvalidTypeError(f"before_compile gives a text or None, not {type(text).__name__}")
+    return clean_text(text) if text else None
+
+
+async def ask_transform(
+    function: TransformContext | None, request: Sequence[ChatMessage], own: Collection[str]
+) -> tuple[ChatMessage, ...] | None:
+    """What ``transform_context`` makes of a request, our blocks put among it; None where nothing changes (P.D.4).
+
+    Args:
+        function: the host's function, if there is one.
+        request: the messages, blocks included.
+        own: the digests of the blocks.
+
+    Raises:
+        InvalidTypeError: it gave something else than messages.
+    """
+    history = tuple(message for message in request if digest_message(message) not in own)
+    given: object = history if function is None else await settle_value(function(history))
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise InvalidTypeError(f"transform_context gives a list of messages, not {type(given).__name__}")
+    messages = tuple(map(normalise, read_given(cast("Sequence[GivenMessage]", given))))
+    if messages == history:
+        return None
+    return place_blocks(request, own, messages) if messages else ()

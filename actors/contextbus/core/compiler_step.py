@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import cast
 
 import msgspec
@@ -12,22 +13,29 @@ from contextbus.core.budget import require_count, usable_input_tokens
 from contextbus.core.compiler_state import Standing, StepOutcome, Texts, key_of, restorable, sort_placed
 from contextbus.core.context_input import ContextInput
 from contextbus.core.estimate import Estimator
-from contextbus.core.history import digest_message, make_query
+from contextbus.core.history import SourceHistory, digest_message, make_query
+from contextbus.core.prompt import place_prompt
 from contextbus.core.refresh import RefreshPlan, plan_refresh
 from contextbus.core.request_history import RequestHistory, make_prefix, prefix_cause
 from contextbus.core.skill_loads import absent_records, body_record, demand_bodies
 from contextbus.core.working_memory_items import active_task
+from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.commit_requests import PlacedPrompt
 from contextbus_protocol.compiler_state import ContextCompilerState, SentBlock
+from contextbus_protocol.digests import EMPTY_CHAIN
 from contextbus_protocol.errors import InvalidTypeError
-from contextbus_protocol.package import CachePrefixCause, Package
+from contextbus_protocol.package import CachePrefixCause, Package, WarningCode
+from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import (
     ContextBudget,
     Model,
     ModelPrefix,
     RefreshOptions,
+    Scope,
     SourceResult,
     SourceSpec,
     SourceStatus,
+    StepOptions,
 )
 from contextbus_protocol.working_memory import WorkingMemorySnapshot
 
@@ -45,6 +53,8 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The input of one step (D.G.3).
 
     ``user_text`` is the latest user text by D.G.17; ``input_tokens`` takes the place of what the model leaves (D.I.1).
+    ``implicit`` is the message of what ``before_compile`` gave, ``transformed`` what ``transform_context`` made of the
+    messages, blocks included: it is sent in their place, and they still tell which blocks stand (P.D.1, P.D.4).
     """
 
     run_id: str
@@ -59,13 +69,21 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     estimator_kind: str | None = None
     tools_digest: str | None = None
     input_tokens: int | None = None
+    prompt: PromptParts | None = None
+    implicit: ChatMessage | None = None
+    transformed: RequestHistory | None = None
+
+    @property
+    def sent(self) -> SourceHistory:
+        """The messages that are sent."""
+        return (self.request if self.transformed is None else self.transformed).history
 
 
 class CompilerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is settled before any source is asked; token figures are in tokens.
 
     ``demands`` are the records that sources are asked for whatever the query says, as (source, record id) (D.H.8,
-    D.K.26).
+    D.K.26).  ``prompt`` is what the host's prompt comes to.
     """
 
     refresh: RefreshPlan
@@ -79,6 +97,13 @@ class CompilerPlan(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cause: CachePrefixCause | None
     tail_kept: bool
     active_task_id: str | None
+    prompt: PlacedPrompt | None = None
+
+    @property
+    def layer(self) -> str | None:
+        """The chain digest of the prompt's system messages; None without any."""
+        chain = EMPTY_CHAIN if self.prompt is None else self.prompt.fact.system
+        return None if chain == EMPTY_CHAIN else chain
 
     @property
     def is_due(self) -> bool:
@@ -161,29 +186,33 @@ def plan_step(
     if rewritten is not None:
         query = make_query(None, rewritten)
     refresh = _plan_refresh(state, request, options, None if task is None else task.id, query)
-    history = request.request.history
+    given = StepOptions(scope=Scope(), model=request.model, bound_models=options.bound_models)
+    prompt = place_prompt(request.prompt, request.implicit, given, estimator)
+    used = request.sent.eighteenths
+    if prompt is not None:
+        used += prompt.fact.system_eighteenths + prompt.fact.tail_eighteenths
     standing = sort_placed(state, request.request.present)
     restored = restorable(standing, texts, [s.id for s in options.sources])
     input_tokens = usable_input_tokens(request.model) if request.input_tokens is None else request.input_tokens
-    return CompilerPlan(
+    plan = CompilerPlan(
         refresh=refresh,
         query=query,
         pass_=state.passes + (1 if refresh.retrieve else 0),
         input_tokens=input_tokens,
-        used_tokens=estimator.tokens(history.eighteenths) + request.overhead_tokens,
+        used_tokens=estimator.tokens(used) + request.overhead_tokens,
         standing=standing,
         restored=restored,
         demands=_list_demands(state, request.request, options, standing, texts),
-        prefix_cause=prefix_cause(
-            state.prefix_before if reopened else state.prefix,
-            history,
-            request.model,
-            request.tools_digest,
-            redacted=request.redacted,
-        ),
+        prefix_cause=None,
         tail_kept=binds_thinking(request.model, options.bound_models),
         active_task_id=None if task is None else task.id,
+        prompt=prompt,
     )
+    before = state.prefix_before if reopened else state.prefix
+    cause = prefix_cause(
+        before, request.sent, request.model, request.tools_digest, plan.layer, redacted=request.redacted
+    )
+    return msgspec.structs.replace(plan, prefix_cause=cause)
 
 
 def _plan_refresh(
@@ -254,8 +283,29 @@ def compile_input(
         cache_prefix_cause=plan.prefix_cause,
         estimator_kind=request.estimator_kind,
         tail_kept=plan.tail_kept,
+        tail_given=plan.prompt is not None and bool(plan.prompt.tail),
         phase="compile" if request.input_tokens is None else "overflow-retry",
     )
+
+
+def warnings_once(state: ContextCompilerState, request: StepRequest) -> tuple[WarningCode, ...]:
+    """``state-in-system`` where state stands in the system layer, once in a compiler's life (P.B.4)."""
+    placed = request.prompt is not None and request.prompt.state_in_system
+    return ("state-in-system",) if placed and "state-in-system" not in state.warned else ()
+
+
+def request_messages(request: StepRequest, package: Package) -> tuple[ChatMessage, ...]:
+    """The messages of a compiled step's request in the order of P.A.3, all but a prefill.
+
+    Args:
+        request: the step.
+        package: what it was compiled to.
+    """
+    messages = [message for message in request.sent.messages() if message is not None]
+    start = len([*takewhile(lambda message: message.role == "system", messages)])
+    system = () if request.prompt is None else request.prompt.system
+    blocks = (message for block in package.blocks for message in block.messages)
+    return (*messages[:start], *system, *messages[start:], *blocks)
 
 
 def plan_overflow(first: CompilerPlan, again: CompilerPlan) -> CompilerPlan:
@@ -296,7 +346,7 @@ def outcome_of(
     return StepOutcome(
         package=package,
         blocks=blocks,
-        prefix=make_prefix(request.request.history, request.model, request.tools_digest, kept),
+        prefix=make_prefix(request.sent, request.model, request.tools_digest, kept, plan.layer),
         prefix_before=state.prefix_before if is_reopened(state, request.step) else state.prefix,
         present=request.request.present,
         retrieved=plan.refresh.retrieve,

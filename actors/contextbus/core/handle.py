@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from contextbus.core.history import SourceHistory
+from contextbus.core.history import SourceHistory, without_blocks
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commands import NewMessages
 from contextbus_protocol.digests import EMPTY_CHAIN
@@ -35,10 +35,23 @@ class RunHandle(msgspec.Struct, frozen=True):
         history = self.history.append(messages, _no_costs(messages))
         return msgspec.structs.replace(self, history=history)
 
-    def hand_over(self, messages: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> RunHandle:
-        """The handle with the whole list as its history; blocks of ours in it are dropped (design: section 4)."""
-        keep, rest = self.history.difference(messages, own_digests)
-        history = self.history.keep(keep).append(rest, _no_costs(rest))
+    def hand_over(self, messages: Sequence[ChatMessage], own_digests: Collection[str] = (), same: int = 0) -> RunHandle:
+        """The handle with the whole list as its history; blocks of ours in it are dropped (design: section 4).
+
+        Args:
+            messages: the whole list.
+            own_digests: the digests of our blocks.
+            same: how many of the first messages are known to be those of the history.
+        """
+        keep, rest = self.history.difference(messages, own_digests, same)
+        return self._replace(keep, rest)
+
+    def replace(self, keep: int, messages: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> RunHandle:
+        """The handle with messages in place of those behind the first ``keep``; blocks of ours in them are dropped."""
+        return self._replace(keep, without_blocks(messages, own_digests))
+
+    def _replace(self, keep: int, rest: Sequence[ChatMessage]) -> RunHandle:
+        history = self.history.replace(keep, rest)
         return msgspec.structs.replace(self, history=history, kept=min(self.kept, keep))
 
     def new_messages(self, most: int | None = None) -> NewMessages:

@@ -181,20 +181,37 @@ class SourceHistory(msgspec.Struct, frozen=True):
             return [*self.bodies.messages[: self.count]]
         return [entry.message for entry in self]
 
-    def difference(self, given: Sequence[ChatMessage], own_digests: Collection[str] = ()) -> Difference:
+    def replace(self, keep: int, messages: Sequence[ChatMessage]) -> SourceHistory:
+        """The history with messages in place of those behind the first ``keep``, at no costs.
+
+        A message that stood there keeps its digest.
+
+        Raises:
+            RangeError: there are fewer messages than ``keep``.
+        """
+        kept = self.keep(keep)
+        known = {id(entry.message): entry for entry in self[keep:] if entry.message is not None} if messages else {}
+        return kept.extend(known.get(id(message)) or make_entry(message, 0) for message in messages)
+
+    def difference(self, given: Sequence[ChatMessage], own_digests: Collection[str] = (), same: int = 0) -> Difference:
         """How ``given`` differs from this history; our own blocks in it are dropped before comparison (D.F.19).
 
         Our own message objects are compared by identity, all in one comparison.  Only where that finds something else
         is a message compared by value, then normalised, and last by digest with our own blocks.
+
+        Args:
+            given: the whole list.
+            own_digests: the digests of our blocks.
+            same: how many of the first messages are known to be those of this history; they are not compared.
         """
         handed, size = given if isinstance(given, list) else list(given), self.count
-        if self._leads(handed):
+        if not same and self.leads(handed):
             return Difference(size, without_blocks(handed[size:], own_digests))
-        known = self.messages()
-        keep = place = 0
+        known: Sequence[ChatMessage | None] = self.messages() if self.bodies is None else self.bodies.messages
+        keep = place = same
         while place < len(handed) and keep < size:
-            if known[keep : keep + CHUNK] == handed[place : place + CHUNK]:
-                step = min(CHUNK, size - keep)
+            step = min(CHUNK, size - keep)
+            if known[keep : keep + step] == handed[place : place + step]:
                 keep, place = keep + step, place + step
             elif known[keep] == handed[place] or known[keep] == normalise(handed[place]):
                 keep, place = keep + 1, place + 1
@@ -204,13 +221,14 @@ class SourceHistory(msgspec.Struct, frozen=True):
                 break
         return Difference(keep, without_blocks(handed[place:], own_digests))
 
-    def _leads(self, handed: list[ChatMessage]) -> bool:
-        """Whether ``handed`` begins with this history: lists compare the identity of their items first, in C."""
-        if self.bodies is None or len(self.bodies.messages) != self.count:
+    def leads(self, handed: Sequence[object]) -> bool:
+        """Whether a list begins with this history: lists compare the identity of their items first, in C."""
+        if self.bodies is None or not isinstance(handed, list):
             return False
-        try:
-            return self.bodies.messages <= handed  # equal items are passed over; two that differ have no order
-        except TypeError:
+        known = self.bodies.messages
+        try:  # equal items are passed over; two that differ have no order
+            return (known if len(known) == self.count else known[: self.count]) <= handed
+        except Exception:  # what others handed over is compared, which may raise what it likes
             return False
 
     def _between(self, start: int, stop: int) -> Iterator[Entry]:

@@ -25,7 +25,7 @@ from contextbus.core.settled import Settled
 from contextbus.core.targets import find_target
 from contextbus.core.targets.tools import tools_text, write_former_tools, write_tools
 from contextbus.core.wire import Mark, Repair, Written, takes_breakpoints
-from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.chat import Cache, ChatMessage
 from contextbus_protocol.errors import EmptyHistoryError, InvalidRequestError
 from contextbus_protocol.values import Model
 
@@ -35,8 +35,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``history`` is folded; append blocks of earlier steps are in it where they were placed.  ``blocks`` are this step's
     own, behind the history; ``tail`` is what follows them.  ``system`` comes behind the history's leading system
-    messages.  ``prefill`` is what the answer is to begin with (P.C.2), an instruction at the end of the
-    tail where the target takes none.  ``tools`` is the JSON text of a list of definitions in any provider's shape.
+    messages.  ``prefill`` is what the answer is to begin with (P.C.2), an instruction at the end of the tail where the
+    target takes none.  ``tools`` is the JSON text of a list of definitions in any provider's shape.  ``cache`` asks for
+    a breakpoint behind the blocks, or behind the history where there are none (P.E.4).
     """
 
     history: Rendering
@@ -45,6 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tail: tuple[ChatMessage, ...] = ()
     prefill: str | None = None
     tools: str | None = None
+    cache: Cache = False
 
 
 class Payload(msgspec.Struct, frozen=True):
@@ -115,7 +117,10 @@ class Payload(msgspec.Struct, frozen=True):
         sent = self.breakpoints()
         body: dict[str, object] = {key: msgspec.json.decode(json) for key, json in self._fields(sent)}
         lead, last = ([freeze(msgspec.json.decode(json)) for json in part] for part in (self.lead, self._last(sent)))
-        body[self.list_name] = [*lead, *self.settled.dicts(sent.of("settled")), *last]
+        messages = self.settled.dicts(sent.of("settled"))
+        messages[:0] = lead
+        messages += last
+        body[self.list_name] = messages
         return body
 
     def _fields(self, sent: Breakpoints) -> list[tuple[str, bytes]]:
@@ -149,8 +154,11 @@ def assemble(request: Request) -> Payload:
     """
     rendering = request.history
     target = rendering.target
-    if request.blocks or request.tail:
-        rendering = rendering.extend((*request.blocks, *request.tail))
+    if request.blocks:
+        rendering = rendering.extend(request.blocks)
+    rendering = rendering.mark_end(request.cache)
+    if request.tail:
+        rendering = rendering.extend(request.tail)
     if rendering.empty:
         raise EmptyHistoryError("there is no message to send but system ones; append a user message first")
     prefill = (request.prefill or "").rstrip()

@@ -1,8 +1,4 @@
-"""The rendered form of a history: a fold that repairs as it goes and looks at the open group only.
-
-Calls and results are paired by occurrence, first in, first out for each id (C.D.13), since real transcripts use ids
-again.  A call that is unanswered when the assistant speaks again is closed with an error result for good.
-"""
+"""The rendered form of a history: a fold that repairs as it goes and looks at the open group only."""
 
 from __future__ import annotations
 
@@ -12,21 +8,18 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from contextbus.core import json_text, wire
+from contextbus.core import wire
 from contextbus.core.breakpoints import longer, write_system
 from contextbus.core.call_ids import CallIds
+from contextbus.core.pairing import Pairing
 from contextbus.core.persistent import Counts, Vector
 from contextbus.core.settled import Settled
-from contextbus.core.wire import Call, Group, Piece, Repair, RepairCode, Target, Turn, Written
+from contextbus.core.wire import Group, Piece, Repair, Target, Turn, Written
 from contextbus_protocol.chat import (
-    AnyPart,
     ApprovalRequest,
     ApprovalResponse,
     Cache,
     ChatMessage,
-    Part,
-    Reasoning,
-    Text,
     ToolCall,
     ToolResult,
 )
@@ -66,6 +59,23 @@ class Rendering(msgspec.Struct, frozen=True):
             draft.append(message)
         return draft.freeze()
 
+    def mark_end(self, cache: Cache) -> Rendering:
+        """The rendering with a breakpoint behind its last block, where the provider takes one (P.E.4)."""
+        group = self.group
+        if not cache or not wire.takes_breakpoints(self.target):
+            return self
+        if group.others:
+            turn = group.others[-1]
+            group = replace(group, others=(*group.others[:-1], _mark_turn(turn, cache)))
+        elif group.calls:  # results stand in the order of their calls; what is missing gets one (P.E.12)
+            last = group.calls[-1]
+            group = replace(
+                group, calls=(*group.calls[:-1], replace(last, result_cache=longer(last.result_cache, cache)))
+            )
+        elif group.turns:
+            group = replace(group, turns=(*group.turns[:-1], _mark_turn(group.turns[-1], cache)))
+        return replace(self, group=group)
+
     def finish(self, *, prefilled: bool = False) -> Rendering:
         """The rendering as it ends a request: no call without a result, and an end that the model takes.
 
@@ -77,36 +87,27 @@ class Rendering(msgspec.Struct, frozen=True):
         return draft.freeze()
 
 
-class _Draft:
+class _Draft(Pairing):
     """A rendering while messages are appended."""
 
     def __init__(self, base: Rendering) -> None:
+        super().__init__(base.target, base.count, base.group, base.tools, base.dead, base.ids, base.approvals)
         self._base = base
-        self._target = base.target
-        self._takes_breakpoints = wire.takes_breakpoints(base.target)
-        self._fitting = base.target if isinstance(base.target, wire.Fitting) else None
-        self._count = base.count
         self._system = base.system
         self._settled = base.settled
-        self._group = base.group
-        self._repairs: list[Repair] = []
-        self._tools = base.tools
-        self._dead = base.dead
-        self._ids = base.ids
-        self._approvals = base.approvals
 
     def freeze(self) -> Rendering:
         return Rendering(
-            target=self._target,
-            count=self._count,
+            target=self.target,
+            count=self.count,
             system=self._system,
             settled=self._settled,
-            group=self._group,
-            repairs=self._base.repairs.extend(self._repairs) if self._repairs else self._base.repairs,
-            tools=self._tools,
-            dead=self._dead,
-            ids=self._ids,
-            approvals=self._approvals,
+            group=self.group,
+            repairs=self._base.repairs.extend(self.repairs) if self.repairs else self._base.repairs,
+            tools=self.tools,
+            dead=self.dead,
+            ids=self.ids,
+            approvals=self.approvals,
         )
 
     def append(self, message: ChatMessage) -> None:
@@ -116,50 +117,47 @@ class _Draft:
             self._append_assistant(message)
         else:
             self._append_user(message)
-        if not self._target.merges and not self._group.pending:
+        if not self.target.merges and not self.group.pending:
             self._settle()
-        self._count += 1
+        self.count += 1
 
     def finish(self, *, prefilled: bool) -> None:
-        self._close_calls()
-        self._group, added = self._target.close(self._group, prefilled=prefilled)
+        self.close_calls()
+        self.group, added = self.target.close(self.group, prefilled=prefilled)
         if added:
-            self._note("last-assistant")
-
-    def _note(self, code: RepairCode, call_id: str | None = None) -> None:
-        self._repairs.append(Repair(code, self._count, call_id))
+            self.note("last-assistant")
 
     def _append_system(self, message: ChatMessage) -> None:
         if self._empty():
-            written, lost = write_system(message, self._target)
-            self._repairs += [Repair("breakpoint", self._count)] * lost
+            written, lost = write_system(message, self.target)
+            self.repairs += [Repair("breakpoint", self.count)] * lost
             if written is None:
-                self._note("empty")
+                self.note("empty")
             else:
                 self._system = (*self._system, written)
             return
-        pieces = self._pieces(message, "system")
+        pieces = self.pieces(message, "system")
         if pieces:
-            self._note("late-system")
-            before = self._group
-            turn = self._target.late_system(pieces, message)
+            self.note("late-system")
+            before = self.group
+            turn = self.target.late_system(pieces, message)
             last = turn.pieces[-1]
-            asked = functools.reduce(longer, (piece.cache for piece in (*pieces, last)), self._takes(message.cache))
-            self._add_other(replace(turn, pieces=(*turn.pieces[:-1], replace(last, cache=asked))))
+            asked = functools.reduce(longer, (piece.cache for piece in (*pieces, last)), self.takes(message.cache))
+            self.add_other(replace(turn, pieces=(*turn.pieces[:-1], replace(last, cache=asked))))
             self._note_joined(before)
         else:
-            self._takes(message.cache, placed=False)
-            self._note("empty")
+            self.takes(message.cache, placed=False)
+            self.note("empty")
 
     def _append_user(self, message: ChatMessage) -> None:
         pieces: list[Piece] = []
-        silent = False
-        before = self._group
+        silent = spoke = False
+        before = self.group
         carrier: int | None = None  # the call whose result ends the message, -1 for its last piece
         for part in message.content:
             if isinstance(part, ToolResult):
                 silent = True
-                placed = self._answer(part, separated=bool(pieces))
+                placed = self.answer(part, separated=bool(pieces))
                 if isinstance(placed, Piece):
                     pieces.append(placed)
                     carrier = -1
@@ -167,48 +165,44 @@ class _Draft:
                     carrier = placed
             elif isinstance(part, ApprovalRequest | ApprovalResponse):
                 silent = True
-                self._approve(part)
+                self.approve(part)
             elif isinstance(part, ToolCall):
-                self._note("misplaced", part.id)
-            elif found := self._piece(part, "user"):
+                self.note("misplaced", part.id)
+            elif found := self.piece(part, "user"):
+                spoke = True
                 if found[0].kind == wire.COMPACTION:
                     self._forget(pieces)
-                    pieces, before = [], self._group
+                    pieces, before = [], self.group
                 pieces += found
                 carrier = -1
-        if asked := self._takes(message.cache, placed=carrier is not None):
+        if asked := self.takes(message.cache, placed=carrier is not None):
             if carrier == -1:
                 pieces[-1] = replace(pieces[-1], cache=longer(pieces[-1].cache, asked))
             elif carrier is not None:
-                call = self._group.calls[carrier]
-                self._set_call(carrier, replace(call, result_cache=longer(call.result_cache, asked)))
+                call = self.group.calls[carrier]
+                self.set_call(carrier, replace(call, result_cache=longer(call.result_cache, asked)))
         if pieces:
-            members = self._target.members(message) if message.role == "user" else b""
-            self._add_other(Turn("user", tuple(pieces), members))
+            members = self.target.members(message) if message.role == "user" else b""
+            self.add_other(Turn("user", tuple(pieces), members))
         elif not silent:
-            self._note("empty")
+            self.note("empty")
         if message.role == "user":
             self._note_joined(before)
-
-    def _set_call(self, place: int, call: Call) -> None:
-        calls = self._group.calls
-        self._group = replace(self._group, calls=(*calls[:place], call, *calls[place + 1 :]))
-
-    def _add_other(self, turn: Turn) -> None:
-        self._group = replace(self._group, others=(*self._group.others, turn))
+        elif spoke and self._is_beside_results(before):
+            self.note("merged")
 
     def _note_joined(self, before: Group) -> None:
         """Note that a message of the user joins another one of the user's, where the target wants one."""
-        if self._group.others is before.others and self._group.calls is before.calls:
+        if self.group.others is before.others and self.group.calls is before.calls:
             return
-        if self._target.merges and (before.user or self._is_beside_results(before)):
-            self._note("merged")
-        self._group = replace(self._group, user=True)
+        if self.target.merges and (before.user or self._is_beside_results(before)):
+            self.note("merged")
+        self.group = replace(self.group, user=True)
 
     def _is_beside_results(self, before: Group) -> bool:
         """Whether the newest turn puts text beside results where that is against a rule (P.E.23)."""
-        group = self._group
-        if not self._target.results_alone or not group.calls or group.others is before.others:
+        group = self.group
+        if not self.target.results_alone or not group.calls or group.others is before.others:
             return False
         return any(piece.kind == "text" for piece in group.others[-1].pieces)
 
@@ -219,7 +213,7 @@ class _Draft:
         called, spoken = self._run_so_far()
         restarted = False
         carrier: int | None = None  # the piece that can carry the message's breakpoint, -1 for its last call
-        message = self._fit(message)
+        message = self.fit(message)
         for part in message.content:
             if isinstance(part, ToolCall):
                 calls.append((len(pieces), part))
@@ -228,40 +222,40 @@ class _Draft:
             elif isinstance(part, ToolResult | ApprovalRequest | ApprovalResponse):
                 after.append(part)
             else:
-                for piece in self._piece(part, "assistant"):
+                for piece in self.piece(part, "assistant"):
                     if piece.kind == wire.COMPACTION:
                         self._forget(pieces or calls)
                         pieces, calls, after, called, spoken, carrier = [], [], [], False, False, None
-                        if self._target.opening() is not None:  # the first message is the user's
-                            self._note("first-user")
+                        if self.target.opening() is not None:  # the first message is the user's
+                            self.note("first-user")
                             restarted = True
-                            self._add_other(Turn("user", (piece,)))
+                            self.add_other(Turn("user", (piece,)))
                             continue
                     if piece.kind == "thinking" and spoken:
-                        self._note("thinking")
+                        self.note("thinking")
                         continue
-                    if called and self._target.calls_last:
-                        self._note("misplaced")
+                    if called and self.target.calls_last:
+                        self.note("misplaced")
                     spoken = spoken or piece.kind == "text"
                     carrier = carrier if piece.kind == "thinking" else len(pieces)
                     pieces.append(piece)
         self._mark(message.cache, carrier, pieces, calls)
         if pieces or calls:
-            self._speak(Turn("assistant", tuple(pieces), self._target.members(message)), calls)
+            self._speak(Turn("assistant", tuple(pieces), self.target.members(message)), calls)
         elif not (after or restarted):
-            self._note("empty")
+            self.note("empty")
         for part in after:
             if not isinstance(part, ToolResult):
-                self._approve(part)
+                self.approve(part)
                 continue
-            self._note("misplaced", part.id)
-            late = self._answer(part, separated=False)
+            self.note("misplaced", part.id)
+            late = self.answer(part, separated=False)
             if isinstance(late, Piece):
-                self._add_other(Turn("user", (late,)))
+                self.add_other(Turn("user", (late,)))
 
     def _mark(self, asked: Cache, carrier: int | None, pieces: list[Piece], calls: list[tuple[int, ToolCall]]) -> None:
         """Put a message's breakpoint behind the part that can carry it: a piece, or at -1 the last call."""
-        cache = self._takes(asked, placed=carrier is not None)
+        cache = self.takes(asked, placed=carrier is not None)
         if not cache or carrier is None:
             return
         if carrier == -1:
@@ -269,170 +263,47 @@ class _Draft:
         else:
             pieces[carrier] = replace(pieces[carrier], cache=longer(pieces[carrier].cache, cache))
 
-    def _fit(self, message: ChatMessage) -> ChatMessage:
-        if self._fitting is None:
-            return message
-        fitted, codes = self._fitting.fit(message)
-        for code in codes:
-            self._note(code)
-        return fitted
-
     def _forget(self, before: Sequence[object]) -> None:
         """Leave out what stands before a compaction but the system layer (anthropic.A17, responses.L7)."""
         if before or not self._empty():
-            self._note("compacted")
-        self._settled, self._group, self._approvals = Settled(), Group(), ()
+            self.note("compacted")
+        self._settled, self.group, self.approvals = Settled(), Group(), ()
 
     def _run_so_far(self) -> tuple[bool, bool]:
         """Whether the assistant's run that is open has calls, and whether thinking would come too late in it."""
-        group = self._group
-        if not self._target.merges or group.others or group.answered:
+        group = self.group
+        if not self.target.merges or group.others or group.answered:
             return False, False
         called = bool(group.calls)
         return called, called or any(piece.kind == "text" for turn in group.turns for piece in turn.pieces)
 
     def _speak(self, turn: Turn, calls: list[tuple[int, ToolCall]]) -> None:
-        if self._group.others or self._group.answered:
+        if self.group.others or self.group.answered:
             self._settle()
-        elif self._group.turns and self._target.merges:
-            self._note("merged")
-        opening = self._target.opening()
+        elif self.group.turns and self.target.merges:
+            self.note("merged")
+        opening = self.target.opening()
         if opening is not None and self._empty():
-            self._note("first-user")
+            self.note("first-user")
             self._settled = self._settled.extend((Written(opening),))
-        group = self._group
+        group = self.group
         number = len(group.turns)
-        opened = tuple(self._open(call, number, place) for place, call in calls)
-        self._group = replace(group, turns=(*group.turns, turn), calls=group.calls + opened)
+        opened = tuple(self.open(call, number, place) for place, call in calls)
+        self.group = replace(group, turns=(*group.turns, turn), calls=group.calls + opened)
 
     def _empty(self) -> bool:
-        return not (len(self._settled) or self._group.turns or self._group.others)
-
-    def _open(self, call: ToolCall, turn: int, place: int) -> Call:
-        self._ids, wire_id, codes = self._ids.mint(call.id, self._target)
-        for code in codes:
-            self._note(code, call.id)
-        if call.name not in self._tools:
-            self._tools = (*self._tools, call.name)
-        if _loses_signature(call, self._target):
-            self._note("thinking", call.id)
-        arguments = json_text.sound_object(call.arguments)
-        error = wire.NO_RESULT
-        if arguments is None:
-            self._note("bad-arguments", call.id)
-            arguments, error = "{}", wire.BAD_ARGUMENTS
-        return Call(
-            id=call.id,
-            wire=wire_id,
-            name=call.name,
-            turn=turn,
-            place=place,
-            json=self._target.call(call, wire_id, arguments),
-            error=error,
-            cache=self._takes(call.cache),
-        )
-
-    def _answer(self, result: ToolResult, *, separated: bool) -> Piece | int | None:
-        """Give a result to its call: the first open one of the id.
-
-        Returns:
-            The place of the call; a piece of text if the result came too late; None if there was no such call.
-        """
-        group = self._group
-        asked = functools.reduce(longer, (part.cache for part in result.content), result.cache)  # inside is behind it
-        for place, call in enumerate(group.calls):
-            if call.id == result.id and call.result is None:
-                json, codes = self._target.result(result, call)
-                for code in codes:
-                    self._note(code, result.id)
-                if separated or group.others or (not self._target.merges and call.turn + 1 < len(group.turns)):
-                    self._note("moved-result", result.id)
-                order = sum(other.result is not None for other in group.calls)
-                self._set_call(place, replace(call, result=json, result_cache=self._takes(asked), order=order))
-                self._group = replace(self._group, answered=True)
-                return place
-        owed = self._dead.get(result.id)
-        if not owed:
-            self._note("orphan-result", result.id)
-            self._takes(asked, placed=False)
-            return None
-        self._dead = self._dead.set(result.id, owed - 1)
-        self._note("late-result", result.id)
-        text = "\n".join(
-            part.text if isinstance(part, Text) else wire.LEFT_OUT.format(kind=type(part).__name__.lower())
-            for part in result.content
-        )
-        return replace(self._target.text(wire.element("late_result", text, result.id)), cache=self._takes(asked))
-
-    def _approve(self, part: ApprovalRequest | ApprovalResponse) -> None:
-        self._note("approval", part.id)
-        if isinstance(part, ApprovalRequest):
-            self._approvals = (*self._approvals, (part.id, part.call_id))
-            return
-        asked = [call_id for request, call_id in self._approvals if request == part.id]
-        self._approvals = tuple(pair for pair in self._approvals if pair[0] != part.id)
-        if part.approved or not asked:
-            return
-        group = self._group
-        waiting = [place for place, call in enumerate(group.calls) if call.id == asked[-1] and call.result is None]
-        if waiting:
-            place = waiting[-1]  # ids may repeat: the approval is for the newest that waits (C.D.13)
-            self._set_call(place, replace(group.calls[place], error=wire.DENIED))
-
-    def _pieces(self, message: ChatMessage, layer: wire.Layer) -> tuple[Piece, ...]:
-        found: list[Piece] = []
-        for part in message.content:
-            if isinstance(part, ToolCall | ToolResult | ApprovalRequest | ApprovalResponse):
-                self._note("misplaced", part.id)
-            else:
-                found += self._piece(part, layer)
-        return tuple(found)
-
-    def _piece(self, part: AnyPart, layer: wire.Layer) -> tuple[Piece, ...]:
-        if isinstance(part, Reasoning) and wire.is_issued_elsewhere(part, self._target):
-            self._note("thinking")
-            return ()
-        piece, code = self._target.part(part, layer)
-        if piece is not None and code is None and _loses_signature(part, self._target):
-            code = "thinking"
-        asked = self._takes(part.cache, placed=piece is not None and piece.kind != "thinking")
-        if piece is not None and asked:
-            piece = replace(piece, cache=asked)
-        if code is not None:
-            self._note(code)
-        return () if piece is None else (piece,)
-
-    def _takes(self, asked: Cache, *, placed: bool = True) -> Cache:
-        """The breakpoint that is asked for, where there is a block for it and a provider that takes it (P.E.4)."""
-        if asked and not (placed and self._takes_breakpoints):
-            self._note("breakpoint")
-            return False
-        return asked
-
-    def _close_calls(self) -> None:
-        group = self._group
-        if not group.pending:
-            return
-        calls: list[Call] = []
-        for call in group.calls:
-            if call.result is None:
-                self._note("missing-result", call.id)
-                self._dead = self._dead.set(call.id, self._dead.get(call.id) + 1)
-                result = self._target.error_result(call.error, call)
-                calls.append(replace(call, result=result, order=len(group.calls)))
-            else:
-                calls.append(call)
-        self._group = replace(group, calls=tuple(calls), answered=True)
+        return not (len(self._settled) or self.group.turns or self.group.others)
 
     def _settle(self) -> None:
-        self._close_calls()
-        self._settled = self._settled.extend(self._target.lay_out(self._group))
-        self._group = Group()
-        self._approvals = ()
+        self.close_calls()
+        self._settled = self._settled.extend(self.target.lay_out(self.group))
+        self.group = Group()
+        self.approvals = ()
 
 
-def _loses_signature(part: Part, target: Target) -> bool:
-    """Whether a part came with a signature of Gemini's that only its issuer takes (P.E.5)."""
-    data = part.provider_data
-    signed = data is not None and data.provider == "gemini" and '"thoughtSignature"' in data.data
-    return signed and wire.is_issued_elsewhere(part, target)
+def _mark_turn(turn: Turn, cache: Cache) -> Turn:
+    """A turn with a breakpoint behind its last piece, which is never thinking (anthropic.A15)."""
+    if not turn.pieces or turn.pieces[-1].kind == "thinking":
+        return turn
+    last = turn.pieces[-1]
+    return replace(turn, pieces=(*turn.pieces[:-1], replace(last, cache=longer(last.cache, cache))))

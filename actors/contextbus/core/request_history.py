@@ -79,7 +79,11 @@ def _look(known: RequestHistory, history: SourceHistory, start: int, own: Collec
 
 
 def make_prefix(
-    history: SourceHistory, model: Model, tools_digest: str | None, blocks: Iterable[str] = ()
+    history: SourceHistory,
+    model: Model,
+    tools_digest: str | None,
+    blocks: Iterable[str] = (),
+    layer: str | None = None,
 ) -> RequestPrefix:
     """What the next request is to begin with: these messages, then the blocks that stay behind them (D.F.15, D.F.22).
 
@@ -88,12 +92,18 @@ def make_prefix(
         model: the model that it goes to.
         tools_digest: over the tool definitions, if there are any.
         blocks: the digests of the append block, and on a model of D.F.8 of the tail (D.F.17).
+        layer: the chain digest of the prompt's system messages, if there are any.
     """
     chain, count = history.chain, history.count
     for digest in blocks:
         chain, count = extend_chain(chain, digest), count + 1
     return RequestPrefix(
-        model=_digest_model(model), tools=tools_digest, system=_system_chain(history), history=chain, count=count
+        model=_digest_model(model),
+        tools=tools_digest,
+        system=_system_chain(history),
+        history=chain,
+        count=count,
+        layer=layer,
     )
 
 
@@ -102,6 +112,7 @@ def prefix_cause(
     history: SourceHistory,
     model: Model,
     tools_digest: str | None,
+    layer: str | None = None,
     *,
     redacted: bool = False,
 ) -> CachePrefixCause | None:
@@ -116,7 +127,7 @@ def prefix_cause(
         causes.append("model")
     if prefix.tools != tools_digest:
         causes.append("tools")
-    if prefix.system != _system_chain(history):
+    if (prefix.system, prefix.layer) != (_system_chain(history), layer):
         causes.append("system")
     if prefix.count > history.count or history.keep(prefix.count).chain != prefix.history:
         causes.append("redacted" if redacted else "history")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -28,30 +29,38 @@ class SettledMessage(msgspec.Struct, gc=False):
         return self.memo
 
 
-class SettledChunk(msgspec.Struct, gc=False):
-    """64 settled messages; ``memo`` is the list of their dicts once asked for, shared and only read."""
+class SharedDicts:
+    """The dicts of the full chunks of the version of a history that was asked for them last, in one list.
 
-    messages: tuple[SettledMessage, ...]
-    memo: list[object] | None = None
+    All versions of a history share it, and branches; the list is never changed, only replaced by another one.  It is a
+    memo: it takes no part in comparisons.
+    """
 
-    def dicts(self) -> list[object]:
-        """The messages as read-only dicts."""
-        if self.memo is None:
-            self.memo = [message.dict() for message in self.messages]
-        return self.memo
+    __slots__ = ("messages",)
+
+    def __init__(self) -> None:
+        self.messages: list[object] = []
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
 
 
 class Settled(msgspec.Struct, frozen=True):
     """Settled messages: full chunks with their joined JSON beside them, and up to 63 more.
 
     None of the JSON holds a breakpoint; ``marks`` are those that the messages ask for, with the index of the message.
-    Which are sent is said again for each request, and only their chunks are written anew (P.E.4).
+    Which are sent is said again for each request, and only their chunks are written anew (P.E.4).  ``memo`` holds no
+    breakpoints either; None where there are no messages.
     """
 
-    chunks: tuple[SettledChunk, ...] = ()
+    chunks: tuple[tuple[SettledMessage, ...], ...] = ()
     json: tuple[bytes, ...] = ()
     rest: tuple[SettledMessage, ...] = ()
     marks: Vector[tuple[int, Mark]] = Vector()
+    memo: SharedDicts | None = None
 
     def __len__(self) -> int:
         return len(self.chunks) * CHUNK + len(self.rest)
@@ -65,10 +74,11 @@ class Settled(msgspec.Struct, frozen=True):
             marks += [(len(chunks) * CHUNK + len(rest), mark) for mark in message.marks]
             rest = (*rest, SettledMessage(b"," + text if chunks or rest else text))
             if len(rest) == CHUNK:
-                chunks = (*chunks, SettledChunk(rest))
+                chunks = (*chunks, rest)
                 json = (*json, b"".join([item.json for item in rest]))
                 rest = ()
-        return Settled(chunks, json, rest, self.marks.extend(marks) if marks else self.marks)
+        memo = SharedDicts() if self.memo is None else self.memo
+        return Settled(chunks, json, rest, self.marks.extend(marks) if marks else self.marks, memo)
 
     def pieces(self, marks: Marks = _NONE) -> tuple[bytes, ...]:
         """The JSON of all messages: one piece a full chunk, then one a message; joined they are the list's items.
@@ -81,26 +91,45 @@ class Settled(msgspec.Struct, frozen=True):
         new = self._write(marks)
         json = list(self.json)
         for number in {index // CHUNK: None for index in new if index < len(json) * CHUNK}:
-            messages = enumerate(self.chunks[number].messages, number * CHUNK)
+            messages = enumerate(self.chunks[number], number * CHUNK)
             json[number] = b"".join([new.get(index, message.json) for index, message in messages])
         rest = enumerate(self.rest, len(json) * CHUNK)
         return (*json, *[new.get(index, message.json) for index, message in rest])
 
     def dicts(self, marks: Marks = _NONE) -> list[object]:
-        """All messages as read-only dicts; the list is the caller's.  ``marks`` as in ``pieces``."""
-        found: list[object] = []
-        for chunk in self.chunks:
-            found += chunk.dicts()
+        """All messages as read-only dicts; the list is the caller's.  ``marks`` as in ``pieces``.
+
+        What is in ``memo`` is copied at once; only chunks that are not are looked at.
+        """
+        found = [] if self.memo is None else self.memo.messages[: len(self.chunks) * CHUNK]
+        known = self._count_known(found)
+        if known < len(self.chunks):
+            del found[known * CHUNK :]
+            for chunk in self.chunks[known:]:
+                found += [message.dict() for message in chunk]
+            if self.memo is not None:
+                self.memo.messages = found[:]
         found += [message.dict() for message in self.rest]
         for index, json in self._write(marks).items():
             found[index] = freeze(msgspec.json.decode(json.removeprefix(b",")))
         return found
+
+    def _count_known(self, dicts: list[object]) -> int:
+        """How many of the first chunks these dicts are of: a message makes its dict once, behind the same messages."""
+
+        def is_other(number: int) -> bool:
+            return dicts[number * CHUNK - 1] is not self.chunks[number - 1][-1].memo
+
+        whole = len(dicts) // CHUNK
+        if not whole or not is_other(whole):
+            return whole
+        return bisect_left(range(1, whole), True, key=is_other)
 
     def _write(self, marks: Marks) -> Mapping[int, bytes]:
         """The messages that have breakpoints, with them."""
         found: dict[int, bytes] = {}
         for index, asked in marks.items():
             chunk, place = divmod(index, CHUNK)
-            message = (self.chunks[chunk].messages if chunk < len(self.chunks) else self.rest)[place]
+            message = (self.chunks[chunk] if chunk < len(self.chunks) else self.rest)[place]
             found[index] = put_breakpoints(message.json, asked, shift=1 if index else 0)
         return found

@@ -59,9 +59,15 @@ def _rewrite(value: object, definitions: Mapping[str, Schema]) -> object:
     made = {key: _rewrite(item, definitions) for key, item in members.items() if key not in _DROPPED}
     if made.get("type") == "generator":
         made["type"] = "list"
-    if made.get("type") == "typed-dict" and "extras_schema" not in made:
+    if made.get("type") == "typed-dict" and not _is_open(made):
         made["extra_behavior"] = "forbid"
     return made
+
+
+def _is_open(schema: Schema) -> bool:
+    """Whether a TypedDict takes members that it does not name, such as JSON Schema's in a tool's input."""
+    config = as_object(schema.get("config")) or {}
+    return "extras_schema" in schema or config.get("extra_fields_behavior") == "allow"
 
 
 def _flatten(union: Schema, definitions: Mapping[str, Schema]) -> list[Schema]:

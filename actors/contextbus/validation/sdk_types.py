@@ -111,6 +111,8 @@ def check_types(body: object, target: str) -> tuple[Finding, ...] | None:
     if (fields := as_object(plain)) is not None:
         left_out = _NOT_ASKED.get(target, ())
         plain = _CALLERS.get(target, {}) | {key: value for key, value in fields.items() if key not in left_out}
+        if target == "openai-responses" and (items := as_list(plain.get("input"))) is not None:
+            plain["input"] = [_with_id(item) for item in items]
     if target == "gemini":
         return _check(plain, gemini_validator(), strict=False)
     best: tuple[Finding, ...] | None = None
@@ -122,6 +124,14 @@ def check_types(body: object, target: str) -> tuple[Finding, ...] | None:
         if not best:
             break
     return best
+
+
+def _with_id(item: object) -> object:
+    """An item for the types: they require the id of reasoning, which the API does not where it is encrypted."""
+    fields = as_object(item)
+    if fields is None or fields.get("type") != "reasoning" or not isinstance(fields.get("encrypted_content"), str):
+        return item
+    return {"id": ""} | fields
 
 
 def _check(body: object, validator: Validator | None, *, strict: bool) -> tuple[Finding, ...] | None:

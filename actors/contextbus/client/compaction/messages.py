@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NoReturn, cast
 
 import msgspec
@@ -12,34 +12,32 @@ from contextbus.client.given import Dumpable, GivenMessage, read_given
 from contextbus.core.compaction.composition import is_summary, summary_message, summary_text
 from contextbus.core.compaction.items import Item
 from contextbus.core.history import digest_message
-from contextbus.core.importers import Conversation, Provider, from_ai_sdk, from_anthropic, from_openai
-from contextbus.core.importers.detect import told_by
+from contextbus.core.importers import Provider
+from contextbus.core.importers.detect import READERS, tell_provider
 from contextbus.core.json_text import MAX_DEPTH
 from contextbus_protocol.chat import ChatMessage, ToolResult
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
 
-_READERS: Final[dict[Provider, Callable[[object], Conversation]]] = {
-    "openai": from_openai,
-    "anthropic": from_anthropic,
-    "ai-sdk": from_ai_sdk,
-}
-_PLACE: Final = re.compile(r"messages\[(\d+)\]")
+_PLACE: Final = re.compile(r"(?:messages|contents|input)\[(\d+)\]")
 
 
 class Source(msgspec.Struct, frozen=True):
     """The messages of one call; ``given`` are the caller's objects, ``messages`` say the same in our form, by index.
 
-    ``items`` are those with our own blocks marked.
+    ``items`` are those with our own blocks marked; ``form`` is whose the dicts are.
     """
 
     given: tuple[GivenMessage, ...]
     messages: tuple[ChatMessage, ...]
     items: tuple[Item, ...]
+    form: Provider | None = None
 
     def summary_message(self, start: int, summary: str) -> GivenMessage:
         """The message of a summary, in the form of the first message that it stands for (C.E.2)."""
         if isinstance(self.given[start], ChatMessage | ToolResult):
             return summary_message(summary)
+        if self.form == "gemini":
+            return {"role": "user", "parts": [{"text": summary_text(summary)}]}
         return {"role": "user", "content": summary_text(summary)}
 
 
@@ -48,7 +46,8 @@ def read_source(messages: object, own_blocks: Collection[str] = ()) -> Source:
 
     Args:
         messages: ChatMessages, tool results, a provider's dicts (AI SDK model messages where nothing tells another
-            provider), or an SDK's objects; each is one message.
+            provider), or an SDK's objects; each is one message.  Of OpenAI's Responses only lists in which each item
+            is one can be read: what its assistant wrote in a row is one message.
         own_blocks: digests of own blocks (D.G.33).
 
     Raises:
@@ -67,10 +66,11 @@ def read_source(messages: object, own_blocks: Collection[str] = ()) -> Source:
             case _:
                 foreign.append(index)
                 plain.append(_plain(message, index))
-    for index, found in zip(foreign, _read(plain, foreign), strict=True):
+    form = (tell_provider(plain) or "ai-sdk") if plain else None  # what several write alike is the AI SDK's (C.B)
+    for index, found in zip(foreign, _read(plain, foreign, form), strict=True):
         read[index] = found
     whole = tuple(message for message in read if message is not None)
-    return Source(given, whole, _items(whole, own_blocks))
+    return Source(given, whole, _items(whole, own_blocks), form)
 
 
 def _as_tuple(messages: object) -> tuple[GivenMessage, ...]:
@@ -118,23 +118,18 @@ def _check(message: ChatMessage, index: int) -> ChatMessage:
     return message
 
 
-def _read(plain: Sequence[dict[str, object]], indices: Sequence[int]) -> tuple[ChatMessage, ...]:
+def _read(plain: Sequence[dict[str, object]], indices: Sequence[int], form: Provider | None) -> tuple[ChatMessage, ...]:
     """Dicts of one provider as messages, one for each."""
-    if not plain:
+    if form is None:
         return ()
     try:
-        found = _READERS[_provider_of(plain)](plain).messages
+        found = READERS[form](plain).messages
     except InvalidTypeError as exc:  # places count the dicts alone
         text = _PLACE.sub(lambda match: f"messages[{indices[int(match[1])]}]", exc.message, count=1)
         raise InvalidTypeError(text, ErrorData(field=text.partition(":")[0])) from None
     if len(found) != len(plain):
         raise InvalidTypeError(f"messages: {len(plain)} dicts read as {len(found)} messages; give one dict a message")
     return found
-
-
-def _provider_of(plain: Sequence[dict[str, object]]) -> Provider:
-    """Which provider wrote the dicts: what several write alike is the AI SDK's (C.B)."""
-    return told_by(plain) or "ai-sdk"
 
 
 def _items(messages: Sequence[ChatMessage], own_blocks: Collection[str]) -> tuple[Item, ...]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from contextbus.core.importers.codex_items import Item, read_items
 from contextbus.core.importers.reading import Conversation, Object, a_list, a_text, an_object, conversation_id
+from contextbus.core.importers.responses_items import Item, join_items
 from contextbus.core.importers.session_lines import Line, session_lines
 from contextbus.core.json_text import as_list, as_object
 from contextbus_protocol.chat import ChatMessage, Text
@@ -28,6 +28,7 @@ _BARE_ITEMS: Final = (
     "local_shell_call",
     "web_search_call",
 )
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 _LEFT_OUT: Final = ("ghost_snapshot",)  # the host's own, not sent to the model
 # How a user message begins that the host wrote and that starts no turn.
 _CONTEXT: Final = (
@@ -56,7 +57,7 @@ def from_codex(data: object) -> Conversation:
     for line in session_lines(data):
         session.add(line)
     try:
-        messages = read_items(session.history)
+        messages = join_items(map(_as_the_api, session.history))
     except RecursionError:
         raise InvalidTypeError("session: content nested too deep") from None
     if session.instructions:
@@ -175,6 +176,18 @@ class _Session:
         self._kept = min(self._kept, length)
         while self._turns and self._turns[-1] >= length:
             self._turns.pop()
+
+
+def _as_the_api(item: Item) -> Item:
+    """An item as the API has it: older files name the call of a local shell and mark a failed output their own way."""
+    value = item.value
+    kind = a_text(value.get("type"), f"{item.place}.type")
+    if kind == "local_shell_call" and value.get("call_id") is None and value.get("id") is not None:
+        return item._replace(value={**value, "call_id": value["id"]})  # its own id is what the output names
+    output = as_object(value.get("output"))
+    if kind in _OUTPUTS and output is not None and "content" in output:
+        return item._replace(value={**value, "output": output["content"]}, failed=output.get("success") is False)
+    return item
 
 
 def _is_from_outside(item: Item) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, cast
 
 from contextbus.core.importers.ai_sdk import from_ai_sdk
@@ -28,7 +28,7 @@ _OPENAI_ROLES: Final = ("developer", "tool", "function")
 _OPENAI_KEYS: Final = ("tool_calls", "tool_call_id", "function_call", "refusal")
 _NULL_KEYS: Final = ("tool_calls", "function_call", "refusal", "audio")
 _OPENAI_PARTS: Final = ("image_url", "input_audio", "refusal")
-_READERS: Final[dict[Form, Callable[[object], Conversation]]] = {
+READERS: Final[dict[Form, Callable[[object], Conversation]]] = {
     "openai": from_openai,
     "openai-responses": from_responses,
     "anthropic": from_anthropic,
@@ -37,8 +37,10 @@ _READERS: Final[dict[Form, Callable[[object], Conversation]]] = {
     "claude-code": from_claude_code,
     "codex": from_codex,
 }
+"""What reads each form."""
 SESSIONS: Final[tuple[Form, ...]] = ("claude-code", "codex")
 """Forms in which all lines of a file are one conversation."""
+_ANYWHERE: Final[tuple[Provider, ...]] = ("gemini", "openai-responses")  # one message of theirs tells of the list
 _MOST_LINES: Final = 64  # so many lines of a file tell whether it is a session
 _GEMINI_KEYS: Final = ("contents", "systemInstruction", "system_instruction", "candidates")
 _RESPONSES_KEYS: Final = ("input", "previous_response_id")
@@ -78,8 +80,8 @@ def read_conversations(data: object, form: Form | None = None) -> tuple[Conversa
     """
     session = form if form in SESSIONS else _session_form(data) if form is None else None
     if session is not None:
-        return (_READERS[session](data),)
-    return tuple(_READERS[form or _detect(value)](value) for value in _split(data))
+        return (READERS[session](data),)
+    return tuple(READERS[form or _detect(value)](value) for value in _split(data))
 
 
 def _session_form(data: object) -> Form | None:
@@ -152,26 +154,55 @@ def _objects(values: object) -> list[Object]:
     return [cast("Object", item) for item in listed if isinstance(item, dict)]
 
 
+def tell_provider(messages: Sequence[object]) -> Provider | None:
+    """The provider whose form a list of messages has; None for what several write alike."""
+    objects = _objects(messages)
+    if any(map(_is_content, objects)):
+        return "gemini"
+    return "openai-responses" if any(map(_is_item, objects)) else told_by(messages)
+
+
 def told_by(messages: Sequence[object]) -> Provider | None:
     """The provider that the first message tells which is written in one provider's way alone.
 
     Where none is, OpenAI if a message looks like it; None for what several write alike.
     """
     for item in messages:
-        if not isinstance(item, dict):
-            continue
-        message = cast("Object", item)
-        content = message.get("content")
-        listed = cast("list[object]", content) if isinstance(content, list | tuple) else ()
-        parts = [cast("Object", part) for part in listed if isinstance(part, dict)]
-        is_openai = any(message.get(key) is not None for key in _OPENAI_KEYS)
-        if not is_openai and ("providerOptions" in message or any(_is_ai_sdk(part) for part in parts)):
-            return "ai-sdk"
-        if is_openai or message.get("role") in _OPENAI_ROLES:
-            return "openai"
-        if any(part.get("type") in _ANTHROPIC_PARTS for part in parts):
-            return "anthropic"
+        provider = _told(cast("Object", item)) if isinstance(item, dict) else None
+        if provider is not None:
+            return provider
     return "openai" if any(map(_may_be_openai, messages)) else None
+
+
+def _told(message: Object) -> Provider | None:
+    """The provider in whose way alone a message is written, Gemini and Responses aside; None if there is none."""
+    content = message.get("content")
+    listed = cast("list[object]", content) if isinstance(content, list | tuple) else ()
+    parts = [cast("Object", part) for part in listed if isinstance(part, dict)]
+    is_openai = any(message.get(key) is not None for key in _OPENAI_KEYS)
+    if not is_openai and ("providerOptions" in message or any(_is_ai_sdk(part) for part in parts)):
+        return "ai-sdk"
+    if is_openai or message.get("role") in _OPENAI_ROLES:
+        return "openai"
+    if any(part.get("type") in _ANTHROPIC_PARTS for part in parts):
+        return "anthropic"
+    return None
+
+
+def sign_of(message: Object) -> Provider | None:
+    """What one message of a list tells of the list's form; None if nothing."""
+    if _is_content(message):
+        return "gemini"
+    return "openai-responses" if _is_item(message) else _told(message)
+
+
+def form_of(signs: Iterable[Provider | None]) -> Provider:
+    """The form of a list of messages with roles, from what each of them tells: what ``detect`` says of the list."""
+    told = [sign for sign in signs if sign is not None]
+    for form in _ANYWHERE:
+        if form in told:
+            return form
+    return told[0] if told else "openai"
 
 
 def _may_be_openai(message: object) -> bool:

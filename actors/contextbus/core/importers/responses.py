@@ -32,7 +32,8 @@ def from_responses(data: object) -> Conversation:
     ``type``; its content, and that of an output, is a string where it is one plain text; a plain ``input`` is a message
     of the user; ``detail`` of an image in a message is ``auto``; a file's data has a ``filename``; empty ``logprobs``
     are left out, ``annotations`` are not; ``status`` of what needs one is ``completed``; ``strict`` of a tool is
-    false where it is not said.  Members that are null, empty texts and messages without content do not come back.
+    false where it is not said; behind reasoning that has no id other items have none.  Members that are null, empty
+    texts and messages without content do not come back.
     Outputs stand right behind the items of the assistant that called, in the order in which they came (P.E.12).
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,6 +33,7 @@ from contextbus.core.importers.responses_parts import (
 )
 from contextbus_protocol.chat import (
     AnyPart,
+    Cache,
     ChatMessage,
     Image,
     ProviderData,
@@ -60,6 +61,15 @@ _OUTPUTS: Final = (
 )
 
 
+class Item(NamedTuple):
+    """An item, where it stands (``line 3.payload``), the model that wrote it, and whether its call is known to fail."""
+
+    place: str
+    value: Object
+    model: str | None = None
+    failed: bool = False
+
+
 def read_items(items: Iterable[object], place: str, model: str | None = None) -> list[ChatMessage]:
     """The messages of a list of items; items of the assistant in a row are one message, its parts in their order.
 
@@ -71,36 +81,57 @@ def read_items(items: Iterable[object], place: str, model: str | None = None) ->
     Raises:
         InvalidTypeError: something cannot be used; the message names the item's index and the field.
     """
+    places = ((f"{place}[{index}]", item) for index, item in enumerate(items))
+    return join_items(Item(at, an_object(item, at), model) for at, item in places)
+
+
+def join_items(items: Iterable[Item]) -> list[ChatMessage]:
+    """The messages of items from several places and models, as ``read_items`` joins them.
+
+    Raises:
+        InvalidTypeError: something cannot be used; the message names the item's place and the field.
+    """
     messages: list[ChatMessage] = []
+    spoken: list[AnyPart] = []
+    cache: Cache = False
     calls: dict[str, str] = {}
     reasoning: str | None = None
-    for index, item in enumerate(items):
-        value = an_object(item, f"{place}[{index}]")
-        message = read_item(_named(value, calls), f"{place}[{index}]", model)
+    for place, value, model, failed in items:
+        message = read_item(_named(value, calls), place, model)
         if message.role != "assistant":
-            messages.append(message)
-            reasoning = None
+            _close(messages, spoken, cache)
+            cache, reasoning = False, None
+            messages.append(_failed(message) if failed else message)
             continue
         if value.get("type") == "local_shell_call" and isinstance(value.get("call_id"), str):
             calls[str(value.get("id"))] = str(value["call_id"])
+        parts = message.content
         if value.get("type") == "reasoning" or (_refers(value) and str(value.get("id")).startswith("rs_")):
-            reasoning = a_text_or_none(value.get("id"), f"{place}[{index}].id")
+            reasoning = a_text_or_none(value.get("id"), f"{place}.id")
         elif reasoning is not None and isinstance(value.get("id"), str):
-            message = replace(
-                message, content=tuple(with_members(part, {"after": reasoning}) for part in message.content)
-            )
-        if messages and messages[-1].role == "assistant":
-            before = messages[-1]
-            message = replace(before, content=before.content + message.content, cache=before.cache or message.cache)
-            messages.pop()
-        messages.append(message)
-    return [message for message in messages if message.role != "assistant" or message.content]
+            parts = tuple(with_members(part, {"after": reasoning}) for part in parts)
+        spoken += parts
+        cache = cache or message.cache
+    _close(messages, spoken, cache)
+    return messages
+
+
+def _close(messages: list[ChatMessage], spoken: list[AnyPart], cache: Cache) -> None:
+    """End what the assistant wrote in a row; nothing is no message."""
+    if spoken:
+        messages.append(ChatMessage(role="assistant", content=tuple(spoken), cache=cache))
+    spoken.clear()
+
+
+def _failed(message: ChatMessage) -> ChatMessage:
+    parts = (replace(part, error=True) if isinstance(part, ToolResult) else part for part in message.content)
+    return replace(message, content=tuple(parts))
 
 
 def read_item(value: Object, place: str, model: str | None = None) -> ChatMessage:
     """The message of one item.
 
-    What the assistant wrote is a message of the assistant with the item's parts; ``read_items`` joins those of one turn
+    What the assistant wrote is a message of the assistant with the item's parts; ``join_items`` joins those of one turn
     and notes the reasoning that an item stands behind.
 
     Args:

@@ -44,8 +44,8 @@ _INSTRUCTIONS: Final = "instructions"
 class ResponsesTarget(msgspec.Struct, frozen=True):
     """Writes requests for OpenAI's Responses API; ``model_id`` is the model, None where it is not known.
 
-    Reasoning goes back with what it came with: without ``encrypted_content`` it needs a host that stores
-    (responses.R6).
+    Reasoning goes back with what it came with: without ``encrypted_content`` it needs a host that stores, without an id
+    it needs ``encrypted_content`` (responses.R6).
     """
 
     model_id: str | None = None

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from contextbus.core import json_text, wire
 from contextbus.core.targets.responses_calls import needs_id
-from contextbus.core.targets.responses_parts import MODELLED, PROVIDER, data_of, reasoning_id
+from contextbus.core.targets.responses_parts import MODELLED, PROVIDER, data_of, may_go_back, reasoning_id
 from contextbus.core.wire import RepairCode, Target
 from contextbus_protocol.chat import (
     AnyPart,
@@ -39,7 +39,10 @@ def fit(message: ChatMessage, target: Target) -> tuple[ChatMessage, tuple[Repair
 
 
 class _Pairing:
-    """The parts so far.  ``reasoning`` is the id of the reasoning that the next item belongs to, if it is kept."""
+    """The parts so far.  ``reasoning`` is the id of the reasoning that the next item belongs to, if it is kept.
+
+    Behind reasoning that has no id other items have none either: the host stores nothing that they could name.
+    """
 
     def __init__(self, target: Target) -> None:
         self.parts: list[AnyPart] = []
@@ -65,7 +68,7 @@ class _Pairing:
 
     def _add_reasoning(self, part: Reasoning) -> None:
         self._speaking = None
-        if wire.is_issued_elsewhere(part, self._target) or reasoning_id(part) is None:
+        if wire.is_issued_elsewhere(part, self._target) or not may_go_back(part):
             self.drop_waiting()  # what came before it belongs to the same item
             self.codes.append("thinking")
             self._reasoning = None
@@ -90,6 +93,8 @@ class _Pairing:
         else:
             self._speaking = None
         self._reasoning = reasoning_id(part) or self._reasoning
+        if isinstance(part, Unknown) and wire.kind_of(part) == wire.COMPACTION:
+            self._reasoning = None  # what stood before it is left out
         self.parts.append(part)
         if _is_compaction(part):  # what stands before it is left out, its reasoning too (responses.L6, L7)
             self._reasoning, self._speaking, self._spoken = None, None, []

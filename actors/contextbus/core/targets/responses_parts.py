@@ -94,21 +94,30 @@ def reasoning_id(part: Part) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
+def may_go_back(part: Reasoning) -> bool:
+    """Whether reasoning has what the API knows it by: an id, or its encrypted content, which needs none (responses.R6).
+
+    An id is never made up: the encrypted content is bound to the one that it was written with.
+    """
+    ours = part.provider_data is not None and part.provider_data.provider == PROVIDER
+    return ours and (reasoning_id(part) is not None or bool(part.redacted))
+
+
 def reasoning_piece(part: Reasoning, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
-    """A reasoning item as it came; one without an id cannot go back (responses.R6)."""
-    item_id = reasoning_id(part)
-    if layer != "assistant" or item_id is None:
+    """A reasoning item as it came; one with neither id nor encrypted content cannot go back (responses.R6)."""
+    if layer != "assistant" or not may_go_back(part):
         return None, "thinking"
-    data = data_of(part)
+    item_id, data = reasoning_id(part), data_of(part)
+    named = b"" if item_id is None else b',"id":' + quote(item_id)
     sealed = b',"encrypted_content":' + quote(part.redacted) if part.redacted is not None else b""
     fields = (
-        quote(item_id),
+        named,
         list_of(data.get("summary")),
         written(data, ("content",)),
         sealed,
         written(data, ("status",)),
     )
-    return Piece(b'{"type":"reasoning","id":%b,"summary":%b%b%b%b}' % fields, REASONING), None
+    return Piece(b'{"type":"reasoning"%b,"summary":%b%b%b%b}' % fields, REASONING), None
 
 
 def unknown_piece(part: Unknown, layer: Layer) -> tuple[Piece, RepairCode | None]:

@@ -10,7 +10,6 @@ import msgspec
 
 from contextbus.core import json_text
 from contextbus.core.breakpoints import read_cache, write_list
-from contextbus.core.json_text import quote
 from contextbus.core.targets.gemini_tools import Declaration, read_gemini_tool
 from contextbus.core.wire import Piece, Target, Written
 from contextbus_protocol.chat import Cache
@@ -21,17 +20,11 @@ FORMER_TOOL: Final = "Was used earlier in this conversation and is not available
 _OURS: Final = ("cache_control", "_cache_breakpoint", "cache", "tags")
 _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
 _ANTHROPIC, _CHAT, _RESPONSES = "anthropic", "openai", "openai-responses"
-# What a definition may hold in the shape of a target; in Chat Completions it is nested.
+# What a definition may hold in the shape of a target beside what every one has.
 _MEMBERS: Final[dict[str, tuple[str, ...]]] = {
-    _ANTHROPIC: (
-        *("type", "name", "description", "input_schema", "strict"),
-        *("defer_loading", "allowed_callers", "input_examples", "eager_input_streaming"),
-    ),
-    _CHAT: ("name", "description", "parameters", "strict"),
-    _RESPONSES: (
-        *("type", "name", "description", "parameters", "strict"),
-        *("allowed_callers", "defer_loading", "output_schema", "async"),
-    ),
+    _ANTHROPIC: ("strict", "defer_loading", "allowed_callers", "input_examples", "eager_input_streaming"),
+    _CHAT: ("strict",),
+    _RESPONSES: ("strict", "allowed_callers", "defer_loading", "output_schema", "async"),
 }
 _CUSTOM: Final = ("name", "description", "format", "allowed_callers", "defer_loading", "async")
 
@@ -39,13 +32,15 @@ _CUSTOM: Final = ("name", "description", "format", "allowed_callers", "defer_loa
 class ToolDefinition(msgspec.Struct, frozen=True):
     """One tool: ``parameters`` is a JSON Schema as JSON.
 
-    ``own`` are its definitions as targets take them, by target: members that only they know go back to them alone.
-    ``native`` tells that only those targets know the tool.  ``cache`` asks for a breakpoint behind it (P.E.4).
+    ``members`` are a target and further members of the definition, as a JSON object, that go back to it alone.  ``own``
+    are complete definitions by target, ``native`` tells that only those targets know the tool.  ``cache`` asks for a
+    breakpoint behind it (P.E.4).
     """
 
     name: str
     description: str = ""
     parameters: bytes = NO_PARAMETERS
+    members: tuple[str, bytes] | None = None
     own: tuple[tuple[str, bytes], ...] = ()
     native: bool = False
     cache: Cache = False
@@ -114,7 +109,7 @@ def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
         name=name,
         description=description or "",
         parameters=json_text.encode(schema) if schema else NO_PARAMETERS,
-        own=_own(kind, value, nested=inner is not None),
+        members=_members(_shape_of(kind, value, nested=inner is not None), value),
         cache=cache,
     )
 
@@ -123,16 +118,24 @@ def _schema(value: dict[str, object]) -> object:
     return next((value[key] for key in _SCHEMAS if value.get(key) is not None), None)
 
 
-def _own(kind: object, value: dict[str, object], *, nested: bool) -> tuple[tuple[str, bytes], ...]:
-    """A definition as it stood, in the shape of the target that it was written for; nothing where no shape shows."""
+def _shape_of(kind: object, value: dict[str, object], *, nested: bool) -> str | None:
+    """The target that a definition was written for; None where its shape does not show it."""
     if nested:
-        function = _pick(value, _MEMBERS[_CHAT])
-        return ((_CHAT, json_text.encode({"type": "function", "function": function})),)
+        return _CHAT
     if kind == "function":
-        return ((_RESPONSES, json_text.encode(_pick(value, _MEMBERS[_RESPONSES]))),)
-    if "input_schema" in value and kind in (None, "custom"):
-        return ((_ANTHROPIC, json_text.encode(_pick(value, _MEMBERS[_ANTHROPIC]))),)
-    return ()
+        return _RESPONSES
+    return _ANTHROPIC if "input_schema" in value else None
+
+
+def _members(target: str | None, value: dict[str, object]) -> tuple[str, bytes] | None:
+    if target is None:
+        return None
+    found = _pick(value, _MEMBERS[target])
+    if target != _RESPONSES:  # which has members that are there and null
+        found = {key: item for key, item in found.items() if item is not None}
+    elif "parameters" in value and value["parameters"] is None:
+        found["parameters"] = None
+    return (target, json_text.encode(found)) if found else None
 
 
 def _native(kind: str, value: dict[str, object]) -> tuple[tuple[str, bytes], ...]:
@@ -168,11 +171,15 @@ def _without_ours(value: dict[str, object]) -> dict[str, object]:
 def _write(tool: ToolDefinition, target: Target) -> bytes | None:
     """A definition in the target's shape; None where the target does not know such a tool."""
     own = next((definition for name, definition in tool.own if name == target.name), None)
-    if tool.native:
+    if tool.native or own is not None:
         return own
     written = target.tool(tool.name, tool.description, tool.parameters)
-    is_named = b'"name":%b' % quote(tool.name) in written  # not as it is where the target takes no such name
-    return own if own is not None and is_named else written
+    if tool.members is None or tool.members[0] != target.name:
+        return written
+    definition = json_text.read_object(written.decode())
+    nested = json_text.as_object(definition.get("function"))
+    members = {**(definition if nested is None else nested), **json_text.read_object(tool.members[1].decode())}
+    return json_text.encode(members if nested is None else {**definition, "function": members})
 
 
 @functools.lru_cache(maxsize=64)
