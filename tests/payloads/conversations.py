@@ -129,11 +129,12 @@ def _sign(message: ChatMessage, index: int) -> ChatMessage:
 
 
 def _reason(message: ChatMessage, index: int) -> ChatMessage:
-    """A reasoning item before what the model said, as the Responses API gives it."""
+    """A reasoning item before what the model said, as the Responses API gives it; encrypted, it may have no id."""
     if message.role != "assistant":
         return message
     name = f"rs_{index}"
-    origin = ProviderData("openai-responses", f'{{"id":"{name}","summary":[]}}')
+    sealed = index % 7 == 6
+    origin = ProviderData("openai-responses", '{"summary":[]}' if sealed else f'{{"id":"{name}","summary":[]}}')
     parts: list[AnyPart] = [Reasoning(redacted="gAAAAA==", provider_data=origin)]
     for place, part in enumerate(message.content):
         if isinstance(part, ToolCall):
