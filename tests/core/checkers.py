@@ -18,6 +18,7 @@ Found = list[tuple[str, str]]
 Block = Mapping[str, Any]
 
 _ANTHROPIC_ID = re.compile(r"^[a-zA-Z0-9_-]+$")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _OPENAI_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 _ANTHROPIC_KEYS: dict[str, set[str]] = {
     "text": {"type", "text", "citations", "cache_control"},
@@ -224,8 +225,7 @@ def _unknown_keys(value: Block, known: set[str], place: str, code: str) -> Itera
 
 
 def _surrogates(body: Mapping[str, Any]) -> Found:
-    text = json.dumps(body, ensure_ascii=False)
-    return [("all.S1", "body")] if any("\ud800" <= char <= "\udfff" for char in text) else []
+    return [("all.S1", "body")] if _SURROGATE.search(json.dumps(body, ensure_ascii=False)) else []
 
 
 CHECKERS = {

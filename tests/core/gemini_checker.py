@@ -6,11 +6,14 @@ A step is one content of the model.  The current turn begins at the last content
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Found = list[tuple[str, str]]
 Block = Mapping[str, Any]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 DATA_FIELDS = (
     "text",
@@ -29,7 +32,7 @@ DATA_FIELDS = (
 def check_gemini(body: Mapping[str, Any]) -> Found:
     """What breaks the rules of generateContent."""
     text = json.dumps(body, ensure_ascii=False)
-    found: Found = [("all.S1", "body")] if any("\ud800" <= char <= "\udfff" for char in text) else []
+    found: Found = [("all.S1", "body")] if _SURROGATE.search(text) else []
     if body.get("cachedContent") and any(key in body for key in ("systemInstruction", "tools", "toolConfig")):
         found.append(("gemini.G9", "cachedContent"))
     contents: Sequence[Block] = body["contents"]

@@ -10,7 +10,10 @@ from tests.core.checkers import CHECKERS
 from contextbus.core.payload import Payload
 from contextbus_protocol.chat import AnyPart, ChatMessage, Role, Text, ToolCall, ToolResult
 
-TARGETS = ("anthropic", "openai")
+TARGETS = ("anthropic", "openai", "openai-responses")
+"""Targets whose results name their calls; Gemini's go by their order, and have tests of their own."""
+IN_MESSAGES = ("anthropic", "openai")
+"""Those of them whose calls stand in a list of messages."""
 
 
 def said(role: Role, *parts: AnyPart) -> ChatMessage:
@@ -28,7 +31,7 @@ def result(call_id: str, text: str = "ok", *, error: bool = False) -> ToolResult
 def sent(payload: Payload) -> list[Any]:
     body = cast("dict[str, Any]", json.loads(payload.json()))
     assert CHECKERS[payload.target](body) == []
-    return cast("list[Any]", body["messages"])
+    return cast("list[Any]", body[payload.list_name])
 
 
 def codes(payload: Payload) -> list[str]:
@@ -39,7 +42,9 @@ def results_of(messages: list[Any]) -> list[tuple[str, str]]:
     """Id and text of every tool result, in order."""
     found: list[tuple[str, str]] = []
     for message in messages:
-        if message["role"] == "tool":
+        if "role" not in message:
+            found += [(message["call_id"], message["output"])] if message["type"] == "function_call_output" else []
+        elif message["role"] == "tool":
             found.append((message["tool_call_id"], message["content"]))
         elif isinstance(message["content"], list):
             found += [

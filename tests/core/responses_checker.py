@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Found = list[tuple[str, str]]
 Block = Mapping[str, Any]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _CALLS = {
     "function_call": "function_call_output",
@@ -58,7 +61,7 @@ def check_responses(
     ``store`` is the host's argument; ``compactions`` are the items that the API gave, where that is known.
     """
     text = json.dumps(body, ensure_ascii=False)
-    found: Found = [("all.S1", "body")] if any("\ud800" <= char <= "\udfff" for char in text) else []
+    found: Found = [("all.S1", "body")] if _SURROGATE.search(text) else []
     found += _unknown_keys(body, {"instructions", "input", "tools"}, "body")
     if not body["input"]:
         return [*found, ("responses.R1", "input")]

@@ -6,7 +6,7 @@ import json
 from typing import cast
 
 import pytest
-from tests.core.payloads import TARGETS, call, codes, result, said, sent
+from tests.core.payloads import IN_MESSAGES, TARGETS, call, codes, result, said, sent
 
 from contextbus.core.importers import from_anthropic, from_openai
 from contextbus.core.payload import Request, assemble, interleave, render, start_rendering
@@ -98,7 +98,7 @@ def test_images_and_documents(target: str) -> None:
     assert codes(payload) == ["misplaced"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", IN_MESSAGES)
 def test_parts_of_another_provider_are_named_not_sent(target: str) -> None:
     part = Unknown(data='{"type":"input_audio","data":"AAAA"}', provider_data=ProviderData("gemini", "{}"))
     payload = render([said("user", part)], target)
@@ -168,7 +168,7 @@ def test_blocks_stand_where_they_were_placed() -> None:
 
 
 @pytest.mark.rule("P.K.1")
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", IN_MESSAGES)
 def test_a_step_shares_everything_settled(target: str) -> None:
     rendering = start_rendering(target)
     for index in range(10 * CHUNK):

@@ -227,6 +227,16 @@ def test_what_stands_before_the_newest_compaction_is_dropped() -> None:
     assert codes(render([user("q"), said("user", misplaced)], TARGET)) == ["misplaced"]
 
 
+@pytest.mark.rule("responses.L6", "responses.L7", "P.E.5")
+def test_an_id_goes_with_the_reasoning_that_a_compaction_left_out() -> None:
+    compaction: Item = {"type": "compaction", "encrypted_content": "z"}
+    payload = from_items(ASKED, THOUGHT, compaction, ANSWER, ASKED)
+    assert sent(payload) == [compaction, {"role": "assistant", "content": "so"}, ASKED]
+    assert codes(payload) == ["id", "compacted"]
+    again = from_items(ASKED, compaction, THOUGHT, ANSWER, ASKED)
+    assert sent(again) == [compaction, THOUGHT, ANSWER, ASKED]
+
+
 @pytest.mark.rule("P.E.8", "responses.R7")
 def test_images_and_files_go_as_data_url_or_file() -> None:
     parts = (

@@ -150,4 +150,7 @@ def test_l6_an_id_without_its_reasoning() -> None:
 def test_l7_items_before_the_newest_compaction_item() -> None:
     assert only(responses(says("user"), compaction(), says("user")), "responses.L7", "input[0]", "warning")
     assert only(responses(compaction(), compaction(), says("user")), "responses.L7", "input[0]", "warning")
+    host = [says("system"), says("developer")]
+    assert rules(responses(*host, compaction(), says("user")), "openai-responses") == set()
+    assert only(responses(*host, says("user"), compaction(), says("user")), "responses.L7", "input[2]", "warning")
     assert found(responses(compaction(), says("user"), spoken(), says("user"))) == set()

@@ -43,6 +43,15 @@ def test_trap_2_unknown_members_are_findings(target: str) -> None:
     assert found(inner, target)[0][0].startswith("tools[0]")
 
 
+@pytest.mark.rule("P.E.3")
+@pytest.mark.parametrize("block", [text(), SUMMARY])
+def test_every_keyword_of_json_schema_may_stand_in_a_tool(block: Body) -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False, "$defs": {"a": {"type": "string"}}}
+    tools = [{"name": "f", "input_schema": schema}]
+    assert found(anthropic(user(block, text()), tools=tools), "anthropic") == []
+    assert found(anthropic(user(block, text()), tools=[{"name": "f", "input_schema": 5}]), "anthropic")
+
+
 def test_trap_3_a_union_gives_one_error_where_the_fault_is() -> None:
     body = anthropic(user(text(index=1)), assistant(text()), user())
     with pytest.raises(pydantic.ValidationError) as plain:

@@ -223,8 +223,11 @@ def _check_reasoning(items: list[_Item], model: str | None) -> Iterator[Finding]
 
 
 def _check_compaction(items: list[_Item]) -> Iterator[Finding]:
+    """What the host says stays in front of a compaction item, which stands for the conversation (responses.L7)."""
     newest = max((number for number, item in enumerate(items) if item.kind == "compaction"), default=0)
-    if newest:
+    before = [item for item in items[:newest] if item.fields.get("role") not in ("system", "developer")]
+    if before:
+        count = len(before)
         yield warning(
-            "responses.L7", items[0].place, f"{newest} items stand before the newest compaction item; drop them."
+            "responses.L7", before[0].place, f"{count} items stand before the newest compaction item; drop them."
         )

@@ -105,6 +105,11 @@ def _choose(choices: list[Schema], definitions: Mapping[str, Schema], ref: objec
     for choice in choices:
         for tag in _tags(choice, definitions, "type"):
             groups.setdefault(tag, []).append(choice)
+    for choice in choices:  # any object fits a dict, whatever its type: so any keyword may stand in a JSON Schema
+        if _unwrap(choice, definitions).get("type") == "dict":
+            for tag, group in groups.items():
+                if tag.startswith(f"{TAG}type="):
+                    group.append(choice)
     made: Schema
     if not choices or f"{TAG}any" in groups:
         made = _plain_union(choices or [{"type": "any"}], definitions)

@@ -96,6 +96,8 @@ class _Pairing:
         if isinstance(part, Unknown) and wire.kind_of(part) == wire.COMPACTION:
             self._reasoning = None  # what stood before it is left out
         self.parts.append(part)
+        if _is_compaction(part):  # what stands before it is left out, its reasoning too (responses.L6, L7)
+            self._reasoning, self._speaking, self._spoken = None, None, []
 
     def _strip(self, part: Item, after: object) -> Item:
         """The part without its id (responses.L6); an item that cannot be without it is left out or goes as another."""
@@ -136,6 +138,12 @@ class _Pairing:
             self._spoken.append(item_id)
         self._speaking = item_id
         return part
+
+
+def _is_compaction(part: Item) -> bool:
+    if not isinstance(part, Unknown) or wire.kind_of(part) != wire.COMPACTION:
+        return False
+    return wire.native_part(part, PROVIDER, MODELLED) is not None
 
 
 def _message_members(message: ChatMessage) -> dict[str, object]:
