@@ -1,8 +1,8 @@
 """A second layer under the ordering rules: whether the SDKs' own request types take a body, unknown keys refused.
 
 Three traps: the types name ``messages`` and the like as iterables, which pydantic would only look at when they are
-used, so they are read as lists here; keys that a TypedDict does not name are refused, unless its SDK says that it is open; an
-object of an answer, which takes any key, is no choice of a union.
+used, so they are read as lists here; keys that a TypedDict does not name are refused, unless its SDK says that it is
+open; an object of an answer, which takes any key, is no choice of a union.
 """
 
 from __future__ import annotations
