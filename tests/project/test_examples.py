@@ -176,8 +176,9 @@ async def test_thinking_that_is_bound_to_its_prefix_stays_valid() -> None:
 
 
 def children_of(pid: int) -> list[str]:
-    """The child processes of a process."""
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    """The child processes of a process, whichever of its threads began them."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [child for thread in threads for child in (thread / "children").read_text(encoding="ascii").split()]
 
 
 def is_alive(pid: str) -> bool:

@@ -199,18 +199,20 @@ class RecordedEstimator(Estimator):
     def __init__(self, spec: EstimatorSpec, counts: Iterable[CountFact]) -> None:
         super().__init__(spec)
         self._recorded = {fact.digest: fact.eighteenths for fact in counts}
+        self._read: dict[str, int] = {}
 
     @property
     def counts(self) -> tuple[CountFact, ...]:
-        """The recorded counts, in order of the digests."""
-        return tuple(CountFact(digest, weight) for digest, weight in sorted(self._recorded.items()))
+        """The recorded counts that were read so far, in order of the digests: what a tokenizer would have counted."""
+        return tuple(CountFact(digest, weight) for digest, weight in sorted(self._read.items()))
 
     def _weigh(self, text: str) -> int:
         digest = digest_text(text)
         try:
-            return self._recorded[digest]
+            weight = self._read[digest] = self._recorded[digest]
         except KeyError:
             raise NotFoundError(f"no count of text {digest} is recorded; the step was not decided on it") from None
+        return weight
 
 
 def make_estimator(
