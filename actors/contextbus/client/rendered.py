@@ -202,12 +202,12 @@ class RenderedHistory(Mapping[Target, Rendering]):
             ]
             yield from order_replacement(digests, checkpoint.sources, count, among)
         place = 0
-        for index in range(count, self.history.count + 1):
+        for index, entry in enumerate(self.history[count:], count):
             while place < len(blocks) and blocks[place][0] <= index:
                 yield blocks[place][1]
                 place += 1
-            if index < self.history.count:
-                yield self.history[index].digest, index
+            yield entry.digest, index
+        yield from (block for _, block in blocks[place:])
 
     def __iter__(self) -> Iterator[Target]:
         return iter(self._made)
