@@ -1,4 +1,4 @@
-"""What the host's functions gave, once the log moved under the step: kept, or asked for again (D.W.4, D.J.4, D.F.19)."""
+"""What the host's functions gave, once the log moved under the step: kept, or asked for again (D.W.4, D.J.4)."""
 
 from __future__ import annotations
 
