@@ -6,13 +6,18 @@ from collections.abc import Iterator
 
 import msgspec
 
+from contextbus.core.projection import history_state
+from contextbus.core.run import fold_event
+from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import RunLog
 from contextbus_protocol import blobs, codec
 from contextbus_protocol.callbacks import CallbackAnswered
+from contextbus_protocol.chat import user
 from contextbus_protocol.events import PreparedFact, PromptFact, StepCompiled
 from contextbus_protocol.package import Package
 from contextbus_protocol.prompt import PromptParts
 from tests.simulation.clients import Client
+from tests.simulation.scripts import transformed_text
 from tests.simulation.world import World
 
 
@@ -20,15 +25,21 @@ def check_callbacks(world: World, log: RunLog, clients: list[Client]) -> None:
     """A step is made with what the functions of its own command gave, all of it and nothing else (D.W.4)."""
     functions = {command: names for c in clients for command, names in c.functions.items()}
     given = {command: answers for c in clients for command, answers in c.given.items()}
+    state = RunState(log.run)
     for logged in log.commits:
         command = logged.commit.command
         for step in logged.commit.events:
+            before = state
+            state = fold_event(state, step, logged.sequence, logged.digest, command, logged.commit.at)
             if not isinstance(step, StepCompiled) or step.overflow is not None:
                 continue
             names = functions[command]
             answers = [a for a in given.get(command, []) if a.code is None]
             data = world.server.blobs.get((log.run, step.package))
             output = None if data is None else blobs.decode_output(data)
+            if output is not None and output.prepared is not None and "transformed for" in str(output.prepared):
+                wanted = (user(transformed_text(history_state(before))),)
+                assert output.prepared == wanted, f"{command} sends what was made of another history"
             changed = [a for a in _changes_of(answers) if _is_prepared_by(step, output, a)]
             untouched = step.prepared is None and (output is None or output.prepared is None)
             may = "prepare-step" in names or "transform-context" in names

@@ -6,7 +6,7 @@ import random
 from typing import Final
 
 from contextbus.core.skill_loads import BODY_SUFFIX, LOAD_SKILL
-from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName
+from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName, HistoryState
 from contextbus_protocol.chat import ChatMessage, Reasoning, ToolCall, ToolResult, assistant, system, user
 from contextbus_protocol.chat import Text as TextPart
 from contextbus_protocol.prompt import PromptParts
@@ -136,6 +136,11 @@ def prompt_of(chance: random.Random, text: str) -> PromptParts | None:
     )
 
 
+def transformed_text(history: HistoryState) -> str:
+    """What ``transform_context`` gives in place of a history: it tells which one."""
+    return f"transformed for {history.count} messages and the blocks {history.blocks or 'none'}"
+
+
 def answer_callback(
     ask: AskCallback, run: str, chance: random.Random, faulty: float
 ) -> list[tuple[float, CallbackAnswered]]:
@@ -146,7 +151,8 @@ def answer_callback(
     elif ask.name == "before-compile":
         answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, text=chance.choice((None, "", "a snippet")))
     elif ask.name == "transform-context":
-        given = (user("transformed for this step"),) if chance.random() < 0.5 else None
+        assert ask.history is not None
+        given = (user(transformed_text(ask.history)),) if chance.random() < 0.5 else None
         answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, messages=given)
     else:
         changed = chance.random()

@@ -11,7 +11,7 @@ from contextbus.core.run_state import CommandFact, RunState
 from contextbus.core.step import StepPlan
 from contextbus_protocol import digests
 from contextbus_protocol.blobs import StepOutput
-from contextbus_protocol.callbacks import CallbackAnswered, CallbackName
+from contextbus_protocol.callbacks import CallbackAnswered, CallbackName, HistoryState
 from contextbus_protocol.codec import encode_json
 from contextbus_protocol.commands import (
     AppendMessages,
@@ -87,7 +87,8 @@ class Flight(msgspec.Struct, frozen=True):
     ends the questions to the host and to sources; ``usage`` is what answers cost that were forgotten again.
 
     ``hook``, ``implicit``, ``transformed`` and ``rewrite`` are what the host's ``prepare_step``, ``before_compile``,
-    ``transform_context`` and ``rewrite_query`` gave.
+    ``transform_context`` and ``rewrite_query`` gave; ``transformed_for`` is the request history that the third was
+    asked about.
 
     ``question`` is the token of what the host is asked for at present, of the function ``asked``, ``trigger`` the index
     of the trigger among them.  ``checkpoint`` is
@@ -108,6 +109,7 @@ class Flight(msgspec.Struct, frozen=True):
     rewrite: CallbackAnswered | None = None
     implicit: CallbackAnswered | None = None
     transformed: CallbackAnswered | None = None
+    transformed_for: HistoryState | None = None
     offers: tuple[Offers, ...] = ()
     reading: tuple[str, ...] = ()
     erasures: int | None = None

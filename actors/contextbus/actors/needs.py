@@ -12,9 +12,10 @@ from contextbus.actors import decided, gather, settle
 from contextbus.actors.evaluating import AskHost, EvaluationNeed, check_compacted, check_restored, next_evaluation
 from contextbus.actors.flight import Flight, Offers
 from contextbus.actors.recorded import Tokenizers
+from contextbus.core.projection import history_state
 from contextbus.core.run_state import RunState
 from contextbus_protocol import blobs
-from contextbus_protocol.callbacks import CallbackAnswered, CallbackName
+from contextbus_protocol.callbacks import CallbackAnswered, CallbackName, HistoryState
 from contextbus_protocol.commands import CompileStep, OverflowStep
 from contextbus_protocol.errors import (
     CallbackTimeoutError,
@@ -73,6 +74,11 @@ def next_need(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> tuple[F
     if "before-compile" in callbacks and flight.implicit is None:
         return flight, AskHost("before-compile")
     _check_answer(flight.implicit)
+    prepared = flight.prepared
+    assert prepared is not None
+    if flight.transformed is not None and flight.transformed_for != request_of(prepared.after):
+        # the history or a block in it moved: what was made of the one before would lack or hold what it should not
+        flight = settle.settle_step(fold, replace(flight, transformed=None, prepared=None), tokenizers)
     if "transform-context" in callbacks and flight.transformed is None:
         return flight, AskHost("transform-context")
     _check_answer(flight.transformed)
@@ -97,6 +103,11 @@ def next_need(fold: RunState, flight: Flight, tokenizers: Tokenizers) -> tuple[F
     if after is not None and flight.erasures is None:
         return flight, ReadErasures(after)
     return flight, Decide()
+
+
+def request_of(after: RunState) -> HistoryState:
+    """Which request history a run has, whatever else its log holds."""
+    return replace(history_state(after), sequence=0)
 
 
 def _packages_of(fold: RunState, flight: Flight) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ from contextbus_protocol.errors import (
     DeadlineExceededError,
     error_of,
 )
-from contextbus_protocol.events import PackageRedacted, SummaryRedacted
+from contextbus_protocol.events import SummaryRedacted
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Committed, Conflicted, Elapsed, Fetched, Loaded, Unstored
 from contextbus_protocol.questions import ItemsOffered
@@ -190,8 +190,7 @@ class Selection:
             return replace(state, fold=RunState(fold.run)), (settle.load_of(RunState(fold.run), flight.token, 0),)
         flight = gather.drop_charged(replace(flight, loading=False), message)
         events = tuple(event for _, _, commit in message.commits for event in commit.events)
-        if any(isinstance(event, PackageRedacted) for event in events):
-            flight = stepping.forget_answers(flight)
+        flight = stepping.note_forgets(flight, events)
         if flight.failing == "restore" and any(isinstance(event, SummaryRedacted) for event in events):
             flight = replace(flight, failing=None)  # what could not be read is forgotten, not damaged (C.L.8)
         state = replace(state, fold=fold, loaded=True, flight=flight)
@@ -321,6 +320,8 @@ class Selection:
             state = replace(state, fold=fold_commits(state.fold, (record,)))
         except ChainBrokenError:
             state = replace(state, loaded=False)  # commits in between are missing: look first
+        if state.held is not None:  # it reads only what comes behind this commit
+            state = replace(state, held=stepping.note_forgets(state.held, message.commit.events))
         flight = state.flight
         if flight is None or flight.token != message.token:
             return state, ()

@@ -237,7 +237,9 @@ def check_overflow(fold: RunState, command: OverflowStep) -> LastStep:
         raise InvalidTypeError(f"step {command.step} was not compiled; before_model_call comes before on_overflow")
     if last.step != command.step or last.status not in ("open", "overflow"):
         raise StaleStepError(f"step {command.step} is over; the run is at step {last.step}")
-    if last.redacted or last.chain != fold.history.chain:
+    given = last.prepared is not None and last.prepared.messages is not None
+    gone = last.redacted or (given and last.history_forgotten)  # what was given may hold a block that was forgotten
+    if gone or last.chain != fold.history.chain:
         raise StaleStepError(f"the run is another than step {command.step} was compiled for; compile it anew")
     return last
 

@@ -5,6 +5,7 @@ Pure functions of fold and flight; selection keeps the state and the queue.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, TypeGuard
 
 import msgspec
@@ -13,7 +14,7 @@ from contextbus.actors import append, decided, evaluating, gather, recorded
 from contextbus.actors.effects import Effects, Fetch, Load, Scatter, Send, Timer
 from contextbus.actors.evaluating import AskHost, Evaluated, ReadCheckpoint
 from contextbus.actors.flight import Flight, RunCommand
-from contextbus.actors.needs import AskSources, Decide, ReadErasures, ReadOffers, next_need, note_offers
+from contextbus.actors.needs import AskSources, Decide, ReadErasures, ReadOffers, next_need, note_offers, request_of
 from contextbus.actors.recorded import Tokenizers
 from contextbus.actors.settle import settle_step
 from contextbus.core.prepared import check_answer
@@ -31,6 +32,7 @@ from contextbus_protocol.errors import (
     SummariserFailedError,
     error_of,
 )
+from contextbus_protocol.events import AnyEvent, PackageRedacted, SummaryRedacted, UnknownEvent
 from contextbus_protocol.messages import AnyMessage
 from contextbus_protocol.outcomes import Fetched, Loaded
 from contextbus_protocol.questions import Failed, Offered
@@ -106,7 +108,8 @@ def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effe
     assert prepared is not None
     seconds = _answer_seconds(command)
     index = None if need.trigger is None else need.trigger.index
-    token = f"{flight.token}#{flight.rounds or ''}{need.name}{'' if index is None else index}"
+    number = "" if index is None else index  # asked again at a later state of the log it is another question
+    token = f"{flight.token}#{flight.rounds or ''}{need.name}{number}@{prepared.sequence}"
     ask = AskCallback(
         run=command.run,
         command=command.command,
@@ -124,6 +127,8 @@ def _ask_host(flight: Flight, need: AskHost, at: Instance) -> tuple[Flight, Effe
     asked = Send(command.reply_to, ask, command.reply_as)
     effects: Effects = (asked,) if flight.timed else (asked, Timer(command.run, gather.end_token(flight), seconds))
     flight = replace(flight, phase="callback", timed=True, question=token, asked=need.name, trigger=index)
+    if need.name == "transform-context":
+        flight = replace(flight, transformed_for=request_of(prepared.after))
     return flight, effects
 
 
@@ -247,6 +252,21 @@ def forget_answers(flight: Flight) -> Flight:
         asked_again=(),
         asked_half=(),
         refused=(),
+    )
+
+
+def note_forgets(flight: Flight, events: Iterable[AnyEvent | UnknownEvent]) -> Flight:
+    """The flight once others' events are known: after a forget, sources and the host's functions are asked again.
+
+    What a function gave may hold a text of ours that it saw or that the client put among it (D.J.4).
+    """
+    events = tuple(events)
+    if any(isinstance(event, PackageRedacted) for event in events):
+        flight = forget_answers(flight)
+    elif not any(isinstance(event, SummaryRedacted) for event in events):
+        return flight
+    return replace(
+        flight, hook=None, implicit=None, transformed=None, transformed_for=None, rewrite=None, prepared=None
     )
 
 

@@ -50,7 +50,7 @@ def stored_step(fold: RunState, command: RunCommand, found: CommandFact, data: b
         durability=durability,
         blocks=fold.blocks.chain,
         checkpoint="" if checkpoint is None else checkpoint.replaced_by,
-        stale_thinking=stale_ranges(fold, last.options, found.count) if bound and last is not None else (),
+        stale_thinking=stale_ranges(fold, last.options, found.count, last.prompt) if bound and last is not None else (),
         warnings=found.warnings,
         options=_hooked_options(last if is_last else None, command, found),
         prepared=output.prepared,

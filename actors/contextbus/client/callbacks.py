@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
 
 import msgspec
 
@@ -23,9 +22,6 @@ Answerer = Callable[[AskCallback, RequestView], Awaitable[CallbackAnswered]]
 
 ReadView = Callable[[HistoryState | None], Awaitable[RequestView]]
 """Gives the request history that a question is about, read from the log where this client is behind."""
-
-_ONCE: Final = ("prepare-step", "before-compile", "transform-context", "rewrite-query")
-"""Functions that a command calls once, whatever the history is when they are asked again."""
 
 _log = get_logger(__name__)
 
@@ -107,11 +103,15 @@ class Callbacks:
 
 
 def _asks(question: AskCallback) -> object:
-    """What is asked for: the same question is answered once, whichever actor asks at which state of the log."""
-    if question.name in _ONCE:
-        return question.name
+    """What is asked for: the same question is answered once, whichever actor asks at which state of the log.
+
+    About another request history it is another question: an answer may hold a text that was forgotten since, or lack a
+    message that somebody added (D.F.19, D.J.4).
+    """
     history = None if question.history is None else msgspec.structs.replace(question.history, sequence=0)
-    return encode_json((question.name, question.trigger, question.composition, question.budget, history))
+    return encode_json(
+        (question.name, question.query, question.trigger, question.composition, question.budget, history)
+    )
 
 
 def _failure(question: AskCallback, error: BaseException) -> CallbackAnswered:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from operator import itemgetter
 
@@ -13,7 +13,7 @@ from contextbus.core.history import SourceHistory, digest_message
 from contextbus.core.payload import interleave
 from contextbus.core.persistent import Vector
 from contextbus.core.placed_blocks import link_block
-from contextbus.core.prefix import withhold_thinking
+from contextbus.core.prefix import withhold_given, withhold_thinking
 from contextbus.core.projection import order_replacement
 from contextbus.core.rendering import Rendering
 from contextbus.core.wire import Target
@@ -183,6 +183,31 @@ class RenderedHistory(Mapping[Target, Rendering]):
 
     def _is_stale(self, index: int) -> bool:
         return any(start <= index < end for start, end in self.stale)
+
+    def withhold_given(self, given: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+        """What a hook gave in place of this history, its thinking left out from the first difference on (D.F.20)."""
+        return withhold_given(given, self._digests(), self.stale)
+
+    def _digests(self) -> Iterator[tuple[str, int | None]]:
+        """Digest and source index of each message of the request history, blocks included."""
+        count, checkpoint = 0, self.checkpoint
+        blocks = [(position, (digest_message(message), None)) for position, message in self.blocks.items]
+        if checkpoint is not None:
+            count = checkpoint.source_count
+            among = [block for block in blocks if block[0] <= count]
+            blocks = blocks[len(among) :]
+            digests: list[tuple[str, int | None]] = [
+                (digest_message(message), source)
+                for message, source in zip(checkpoint.messages, checkpoint.sources, strict=True)
+            ]
+            yield from order_replacement(digests, checkpoint.sources, count, among)
+        place = 0
+        for index, entry in enumerate(self.history[count:], count):
+            while place < len(blocks) and blocks[place][0] <= index:
+                yield blocks[place][1]
+                place += 1
+            yield entry.digest, index
+        yield from (block for _, block in blocks[place:])
 
     def __iter__(self) -> Iterator[Target]:
         return iter(self._made)

@@ -242,7 +242,10 @@ class RunHistory:
         self._own.send(digest_message(m) for block in package.blocks for m in block.messages)
         if answer.prepared is None:
             return self._rendered
-        only = SourceHistory().append(answer.prepared, (0 for _ in answer.prepared))
+        given = answer.prepared
+        if package.manifest.placement.tail_kept:  # the model binds its thinking to what stood before it
+            given = self._rendered.withhold_given(given)
+        only = SourceHistory().append(given, (0 for _ in given))
         return RenderedHistory(only, BlocksInPlace())  # for this request only, so nothing is grown from it
 
     def place(self, step: CompiledStep) -> None:

@@ -140,6 +140,29 @@ def stale_ranges(
     return ranges
 
 
+def withhold_given(
+    given: Sequence[ChatMessage], request: Iterable[tuple[str, int | None]], stale: Sequence[tuple[int, int]]
+) -> tuple[ChatMessage, ...]:
+    """The messages that a hook gave, for a model that binds thinking (D.F.20, P.E.5).
+
+    Only as far as they are the run's request history do they stand behind what they were written behind: thinking from
+    the first difference on is left out, and before it that of the stale ranges.
+
+    Args:
+        given: what the hook gave in place of the history.
+        request: the request history as (digest, index of the source message), None for what is none.
+        stale: ranges of source messages whose thinking is left out.
+    """
+    known = iter(request)
+    same, kept = True, list[ChatMessage]()
+    for message in given:
+        digest, source = next(known, ("", None)) if same else ("", None)
+        same = same and digest == digest_message(message)
+        is_stale = source is not None and any(start <= source < end for start, end in stale)
+        kept.append(message if same and not is_stale else withhold_thinking(message))
+    return tuple(kept)
+
+
 def withhold_thinking(message: ChatMessage) -> ChatMessage:
     """The message with its thinking emptied, so that every target leaves it out and lists the repair (D.F.20)."""
     if not any(isinstance(part, Reasoning) for part in message.content):

@@ -31,7 +31,7 @@ from contextbus.replay.compactions import Compactions
 from contextbus.replay.differences import first_difference
 from contextbus.replay.form import find_command_flaw, find_flaws
 from contextbus.replay.messages import check_messages
-from contextbus.replay.prompts import RecordedPrompt, compute_prompt, read_prompt
+from contextbus.replay.prompts import RecordedPrompt, check_overflowed, compute_prompt, read_prompt
 from contextbus.replay.redactions import Redactions, check_redaction, find_redactions
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
@@ -207,6 +207,7 @@ def _check_step(
         estimator = _estimator(state, event, stored)
         prompt = read_prompt(event, stored, fetch)
         again, text = _compute(state, logged, event, output, known, estimator, warnings, prompt, stored)
+        check_overflowed(state, event, stored, fetch)
     except BlobMissingError as exc:
         return check("missing", "prompt.layer", exc.reference, "no blob")
     except ContextBusError as exc:
@@ -291,7 +292,7 @@ def _compute(
         results=output.results,
         restored=restored,
         snapshot=snapshot,
-        estimator=estimator,
+        estimator=recorded_estimator(estimator.spec, event.counts),  # texts beside the selection are no counts of it
     )
     used = None
     if snapshot is not None:
@@ -348,7 +349,11 @@ def _prepared(event: StepCompiled, output: blobs.StepOutput, estimator: Estimato
     """What the host's hook changed, its messages counted and its tools digested again (D.D.25)."""
     fact = event.prepared
     if fact is not None and output.prepared is not None:
-        fact = msgspec.structs.replace(fact, messages=fold_prepared(output.prepared, estimator))
+        counts = estimator.spec.kind == "heuristic"
+        messages = fold_prepared(output.prepared, estimator if counts else make_estimator())
+        if fact.messages is not None and not counts:  # a tokenizer's count is read, never made again (D.M.14)
+            messages = msgspec.structs.replace(messages, eighteenths=fact.messages.eighteenths)
+        fact = msgspec.structs.replace(fact, messages=messages)
     if fact is not None and output.tools is not None:
         fact = msgspec.structs.replace(fact, tools_digest=digest_tools(output.tools))
     return fact
