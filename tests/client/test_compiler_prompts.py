@@ -77,7 +77,7 @@ def tail_of(package: Package) -> list[str]:
 
 def sent_texts(one: contextbus.Compiler) -> list[str]:
     """The texts of the last request in their order, each message with one."""
-    return [cast("Any", message)["content"] for message in cast("Any", one.payload("openai").body["messages"])]
+    return [message["content"] for message in json.loads(one.payload("openai").json())["messages"]]
 
 
 def texts(host: Host) -> list[str]:
