@@ -36,9 +36,14 @@ class Served(msgspec.Struct, frozen=True):
     read: int = 0
     written: int = 0
 
+    @property
+    def rest(self) -> int:
+        """What is neither read nor written."""
+        return self.sent - self.read - self.written
+
     def cost(self, read_price: float, write_price: float) -> float:
         """What the request costs, in tokens at the full price."""
-        return self.sent - self.read - self.written + self.read * read_price + self.written * write_price
+        return self.rest + self.read * read_price + self.written * write_price
 
 
 class ProviderCache(Protocol):

@@ -32,19 +32,24 @@ class BlockReader:
         return tuple(self._read(layer, value) for layer, value in _blocks(json.loads(body)))
 
     def _read(self, layer: str, value: object) -> RequestBlock:
-        marked = _is_marked(value)
-        text = _text_of(_without_control(cast("Body", value)) if marked else value)
+        text = _text_of(_without_control(value))
         if text not in self._tokens:
             self._tokens[text] = tuple(self._encode(text))
-        return RequestBlock(layer, text, self._tokens[text], breakpoint=marked)
+        return RequestBlock(layer, text, self._tokens[text], breakpoint=_is_marked(value))
 
 
 def _is_marked(value: object) -> bool:
-    return isinstance(value, dict) and _CONTROL in value
+    return isinstance(value, dict) and cast("Body", value).get(_CONTROL) is not None
 
 
-def _without_control(block: Body) -> Body:
-    return {key: item for key, item in block.items() if key != _CONTROL}
+def _without_control(value: object) -> object:
+    """A block without its mark, and without those of the parts of a tool result: marks are no content."""
+    if not isinstance(value, dict):
+        return value
+    block = {key: item for key, item in cast("Body", value).items() if key != _CONTROL}
+    if isinstance(parts := block.get("content"), list):
+        block["content"] = [_without_control(part) for part in cast("list[object]", parts)]
+    return block
 
 
 def _blocks(body: Body) -> Iterator[tuple[str, object]]:

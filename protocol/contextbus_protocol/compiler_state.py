@@ -41,7 +41,8 @@ class ContextCompilerState(Value, frozen=True, kw_only=True):
     ``placed`` are the entries of every block that may still stand in the history, and the newest placement of each
     record; ``blocks`` tells them from the user's messages.  ``last_package`` is the digest of the last package's JSON:
     the host keeps packages (D.H.12).  The next request is compared with ``prefix``, a step compiled again with
-    ``prefix_before``.  ``refresh_requested`` is a host's request that no retrieval has served; a task change that waits
+    ``prefix_before``.  The thinking of the request's first ``stale_thinking`` messages is left out (D.F.20).
+    ``refresh_requested`` is a host's request that no retrieval has served; a task change that waits
     shows in ``last_active_task``.  ``refused_task`` is the active task for which a pass limit was reported (D.G.11).
     ``absent`` are bodies of loaded skills that every source answered without, ``absent_loads`` for each the chain
     digest of the messages up to the load: a later load asks again (D.H.8, D.K.26).  ``warned`` are warnings that come
@@ -63,3 +64,4 @@ class ContextCompilerState(Value, frozen=True, kw_only=True):
     absent: tuple[str, ...] = ()
     absent_loads: tuple[str, ...] = ()
     warned: tuple[str, ...] = ()
+    stale_thinking: int = 0

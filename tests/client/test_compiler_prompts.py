@@ -75,8 +75,13 @@ def tail_of(package: Package) -> list[str]:
     return [text_in(m) for b in package.blocks if b.placement == "ephemeral-tail" for m in b.messages]
 
 
+def sent_texts(one: contextbus.Compiler) -> list[str]:
+    """The texts of the last request in their order, each message with one."""
+    return [message["content"] for message in json.loads(one.payload("openai").json())["messages"]]
+
+
 def texts(host: Host) -> list[str]:
-    return [text_in(message) for message in host.compiler.request_messages()]
+    return sent_texts(host.compiler)
 
 
 def costs(*messages: ChatMessage) -> int:
@@ -85,12 +90,6 @@ def costs(*messages: ChatMessage) -> int:
 
 def snapshot() -> WorkingMemorySnapshot:
     return contextbus.create_working_memory(scope="acme", now=0, goal="Ship it.")
-
-
-def payload_of(host: Host, package: Package) -> bytes:
-    """The request as the host renders it."""
-    prompt = contextbus.Prompt().history(host.compiler.request_messages()).guardrails(prefill=package.prefill)
-    return prompt.compile(model=host.model).json()
 
 
 @pytest.mark.rule("P.A.3", "P.A.6", "D.F.21", "D.B.3")
@@ -199,7 +198,7 @@ async def test_a_prefill_is_the_packages_where_the_model_takes_it_and_counted_ei
     if is_sent:
         assert (package.prefill, tail_of(package)) == ("<answer>\n1. ", [text_in(RULE)])
         assert used == costs(user(QUESTION), RULE, assistant("<answer>\n1. "))
-        body = json.loads(payload_of(host, package))
+        body = json.loads(host.compiler.payload().json())
         assert body["messages"][-1] == {"role": "assistant", "content": [{"type": "text", "text": "<answer>\n1."}]}
     else:
         assert package.prefill is None
@@ -273,7 +272,7 @@ async def test_a_built_prompt_brings_its_history_tools_and_state() -> None:
     prompt = contextbus.Prompt().system("You are terse.").history([user(QUESTION)])
     prompt = prompt.state({"file": "a"}, FILE).tools([tool])
     package = await one.before_model_call(run_id="r", step=0, model=MODEL, prompt=prompt)
-    assert [text_in(m) for m in one.request_messages()][:2] == ["You are terse.", QUESTION]
+    assert sent_texts(one)[:2] == ["You are terse.", QUESTION]
     assert "<file>a</file>" in tail_of(package)[0]
     (context,) = seen
     assert (context.state, context.system, context.history) == ({"file": "a"}, (TERSE,), (user(QUESTION),))
@@ -344,7 +343,7 @@ async def test_a_transformed_history_is_what_is_sent_and_the_hosts_list_stays_it
     package = await host.turn()
     assert texts(host) == ["How?", block, "Turn 0.", "And?"]
     assert package.manifest.cache_prefix_cause == "history"
-    assert package.manifest.budget.used_tokens == costs(*host.compiler.request_messages())
+    assert package.manifest.budget.used_tokens == costs(*map(user, texts(host)))
     host.history.append(user("More?"))
     assert (await host.turn()).manifest.cache_prefix_cause is None  # shortened alike, it begins as the last one did
     shorten = False
@@ -404,12 +403,12 @@ async def test_a_hook_that_raises_fails_the_compile_with_its_own_exception_and_c
     options: dict[str, Any] = {name: later if is_async else work_or_fail}
     host = Host(contextbus.Compiler(sources=[rag], estimator=CHARACTERS, **options))
     await host.turn(prompt=PARTS)
-    state, sent = host.compiler.state(), host.compiler.request_messages()
+    state, sent = host.compiler.state(), host.compiler.payload()
     raised.append(TimeoutError("mine"))
     with pytest.raises(TimeoutError) as caught:
         await host.compile(prompt=IN_SYSTEM)
     assert caught.value is raised[0]
-    assert (host.compiler.state(), host.compiler.request_messages(), len(rag.asked)) == (state, sent, 1)
+    assert (host.compiler.state(), host.compiler.payload().json(), len(rag.asked)) == (state, sent.json(), 1)
     with pytest.raises(TimeoutError):
         await host.compile(refresh=True)
     raised.clear()
@@ -468,14 +467,14 @@ async def test_there_is_no_request_before_a_step_or_after_a_redaction_that_faile
     broken = Scripted([CI], required=True)
     host = Host(contextbus.Compiler(sources=[broken]))
     with pytest.raises(InvalidRequestError):
-        host.compiler.request_messages()
+        host.compiler.payload()
     await host.compile()
     assert texts(host)[0] == QUESTION
     broken.answer = RuntimeError("down")
     with pytest.raises(RuntimeError):
         await host.compile(redacted=True)
     with pytest.raises(InvalidRequestError):
-        host.compiler.request_messages()
+        host.compiler.payload()
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -554,7 +553,7 @@ def test_a_run_and_a_compiler_send_the_same(turns: list[Turn], model: Model, rem
                 assert package.manifest.entries == step.package.manifest.entries
                 assert package.manifest.budget == step.manifest.budget
                 assert package.manifest.cache_prefix_cause == step.manifest.cache_prefix_cause
-                assert payload_of(host, package) == step.payload().json()
+                assert host.compiler.payload().json() == step.payload().json()
                 host.take_turn(package)
                 report = contextbus.Report(status="succeeded", messages=[host.history[-1]])
                 await run.after_model_call(report)

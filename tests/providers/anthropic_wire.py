@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from benchmarks.provider_cache import BreakpointCache, Served
+
 from tests.core.checkers import check_anthropic
 from tests.core.sdk_types import check_types
-from tests.providers.prompt_cache import AnthropicCache, CacheUse, blocks_of, count_tokens, plain
+from tests.providers.prompt_cache import PlayedCache, blocks_of, count_tokens, plain
 from tests.providers.turns import Answer, Found, Refusal, json_text
 
 Body = Mapping[str, Any]
@@ -39,7 +41,7 @@ class AnthropicWire:
 
     def __init__(self, *, binds: bool = False) -> None:
         self._binds = binds
-        self._cache = AnthropicCache()
+        self._cache = PlayedCache(BreakpointCache)
         self._signed: dict[str, tuple[str, str, str]] = {}  # signature: thinking, model, digest of what was before
 
     def unauthorised(self, headers: Mapping[str, str]) -> Refusal | None:
@@ -78,7 +80,7 @@ class AnthropicWire:
         error = {"type": refusal.kind, "message": refusal.message}
         return {"type": "error", "error": error, "request_id": f"req_{number:06}"}
 
-    def reply(self, body: Body, answer: Answer, number: int) -> tuple[dict[str, Any], CacheUse]:
+    def reply(self, body: Body, answer: Answer, number: int) -> tuple[dict[str, Any], Served]:
         """The message of an answer, and what of the request was cached."""
         blocks: list[dict[str, Any]] = []
         if answer.thinking:
@@ -167,7 +169,7 @@ def _check_budget(body: Body) -> Iterator[tuple[str, str]]:
         yield "anthropic.A18", "thinking.budget_tokens"
 
 
-def _usage(used: CacheUse, output: int) -> dict[str, Any]:
+def _usage(used: Served, output: int) -> dict[str, Any]:
     return {
         "input_tokens": used.rest,
         "cache_creation_input_tokens": used.written,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from benchmarks.provider_cache import PrefixCache, Served
+
 from tests.core.checkers import check_openai
 from tests.core.sdk_types import check_types
 from tests.providers.anthropic_wire import pieces
-from tests.providers.prompt_cache import CacheUse, OpenAICache, count_tokens, plain
+from tests.providers.prompt_cache import PlayedCache, count_tokens, plain
 from tests.providers.turns import Answer, Found, Refusal, json_text
 
 Body = Mapping[str, Any]
@@ -25,7 +27,7 @@ class OpenAIWire:
     kind = "invalid_request_error"
 
     def __init__(self) -> None:
-        self._cache = OpenAICache()
+        self._cache = PlayedCache(PrefixCache)
 
     def unauthorised(self, headers: Mapping[str, str]) -> Refusal | None:
         """Whether a request lacks what every request carries."""
@@ -59,7 +61,7 @@ class OpenAIWire:
             "error": {"message": refusal.message, "type": refusal.kind, "param": param, "code": refusal.code},
         }
 
-    def reply(self, body: Body, answer: Answer, number: int) -> tuple[dict[str, Any], CacheUse]:
+    def reply(self, body: Body, answer: Answer, number: int) -> tuple[dict[str, Any], Served]:
         """The completion of an answer, and what of the request was cached; thinking is only counted, as there."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text or None, "refusal": None}
         if answer.calls:
@@ -88,9 +90,9 @@ class OpenAIWire:
                 }
             ],
             "usage": {
-                "prompt_tokens": used.total,
+                "prompt_tokens": used.sent,
                 "completion_tokens": output,
-                "total_tokens": used.total + output,
+                "total_tokens": used.sent + output,
                 "prompt_tokens_details": {"cached_tokens": used.read, "audio_tokens": 0},
                 "completion_tokens_details": {"reasoning_tokens": reasoning},
             },

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Protocol, cast
 
 import msgspec
+from benchmarks.provider_cache import Served
 
 from tests.core.checkers import errors
 from tests.providers.anthropic_wire import AnthropicWire
 from tests.providers.openai_wire import OpenAIWire
-from tests.providers.prompt_cache import CacheUse
 from tests.providers.turns import Answer, Found, Overflow, Provider, Refusal, Turn
 
 PIECE: Final = 61
@@ -33,7 +33,7 @@ class Wire(Protocol):
     def check(self, body: Mapping[str, Any]) -> Found: ...
     def overflow(self, body: Mapping[str, Any]) -> Refusal: ...
     def error(self, refusal: Refusal, number: int) -> dict[str, Any]: ...
-    def reply(self, body: Mapping[str, Any], answer: Answer, number: int) -> tuple[dict[str, Any], CacheUse]: ...
+    def reply(self, body: Mapping[str, Any], answer: Answer, number: int) -> tuple[dict[str, Any], Served]: ...
     def events(self, body: Mapping[str, Any], answer: Answer, message: Mapping[str, Any]) -> Iterator[bytes]: ...
 
 
@@ -47,7 +47,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     status: int = 0
     found: Found = msgspec.field(default_factory=list[tuple[str, str]])
     turn: Turn | None = None
-    used: CacheUse | None = None
+    used: Served | None = None
     message: dict[str, Any] | None = None
 
 

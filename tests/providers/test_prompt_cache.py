@@ -1,16 +1,17 @@
-"""The played caches: usage adds up, and what is read is what an earlier request wrote."""
+"""The played caches: how bodies come to the benchmarks' model, and usage that adds up."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from benchmarks.provider_cache import BreakpointCache, PrefixCache
 
 from tests.providers.endpoints import anthropic_body, claude, gpt, openai_body
-from tests.providers.prompt_cache import LOOKBACK, SHORTEST, STEP, AnthropicCache, OpenAICache
+from tests.providers.prompt_cache import PlayedCache
 from tests.providers.turns import Answer
 
 MARK = {"cache_control": {"type": "ephemeral"}}
+SHORTEST = 1_024
 LONG = "The runner pauses before a rollback. " * 200
 
 
@@ -22,59 +23,48 @@ def asked(*blocks: dict[str, Any]) -> dict[str, Any]:
     return anthropic_body({"role": "user", "content": list(blocks)})
 
 
-def test_nothing_is_cached_without_a_breakpoint() -> None:
-    cache = AnthropicCache()
-    uses = [cache.use(asked(text(LONG))) for _ in range(2)]
-    assert {(use.read, use.written) for use in uses} == {(0, 0)}
-
-
-def test_what_was_written_is_read_while_its_bytes_stay() -> None:
-    cache = AnthropicCache()
+def test_a_mark_is_no_content_and_each_model_has_a_cache_of_its_own() -> None:
+    cache = PlayedCache(BreakpointCache)
     first = cache.use(asked(text(LONG, mark=True), text("tail one")))
-    assert (first.read, first.rest > 0) == (0, True)
-    assert first.written > SHORTEST
+    assert (first.read, first.rest > 0, first.written > SHORTEST) == (0, True, True)
     again = cache.use(asked(text(LONG), text("a note", mark=True), text("tail two")))
     assert again.read == first.written
     assert 0 < again.written < 50
-    changed = cache.use(asked(text(LONG + "x", mark=True), text("tail two")))
-    assert changed.read == 0
-    other = cache.use({**asked(text(LONG, mark=True)), "model": "claude-haiku-4-5"})
-    assert other.read == 0
+    assert cache.use(asked(text(LONG + "x", mark=True))).read == 0
+    assert cache.use({**asked(text(LONG, mark=True)), "model": "claude-haiku-4-5"}).read == 0
 
 
-def test_a_short_prefix_is_not_written() -> None:
-    cache = AnthropicCache()
-    uses = [cache.use(asked(text("short", mark=True))) for _ in range(2)]
-    assert {(use.read, use.written) for use in uses} == {(0, 0)}
+def test_marks_in_a_tool_result_are_no_content_either() -> None:
+    cache = PlayedCache(BreakpointCache)
 
+    def result(part: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "tool_result", "tool_use_id": "toolu_1", "content": [part]}
 
-@pytest.mark.parametrize(("between", "found"), [(LOOKBACK - 1, True), (LOOKBACK, False)])
-def test_the_lookback_is_twenty_blocks(between: int, found: bool) -> None:
-    cache = AnthropicCache()
-    cache.use(asked(text(LONG, mark=True)))
-    blocks = [text(str(number)) for number in range(between - 1)]
-    assert (cache.use(asked(text(LONG), *blocks, text("end", mark=True))).read > 0) is found
+    first = cache.use(asked(result(text(LONG, mark=True)), text("end", mark=True)))
+    assert cache.use(asked(result(text(LONG)), text("end", mark=True))).read == first.written > SHORTEST
 
 
 def test_the_automatic_breakpoint_is_behind_the_last_block() -> None:
-    cache = AnthropicCache()
+    cache = PlayedCache(BreakpointCache)
     first = cache.use({**asked(text(LONG)), **MARK})
     assert first.rest == 0
     assert cache.use({**asked(text(LONG), text("more")), **MARK}).read == first.written
 
 
-def test_openai_reads_in_steps_above_the_shortest() -> None:
-    cache = OpenAICache()
-    hello = {"role": "user", "content": "Hello."}
+def test_a_prefix_of_other_tools_or_another_model_is_not_read() -> None:
+    cache = PlayedCache(PrefixCache)
     long = {"role": "system", "content": LONG}
-    assert cache.use(openai_body(hello)).read == 0
-    assert cache.use(openai_body(hello)).read == 0  # too short
-    first = cache.use(openai_body(long, hello))
-    assert first.read == 0
-    again = cache.use(openai_body(long, {"role": "user", "content": "Good evening."}))
-    assert (again.read - SHORTEST) % STEP == 0
-    assert SHORTEST <= again.read <= len(LONG) // 4 + STEP
-    assert cache.use({**openai_body(long, hello), "model": "other"}).read == 0
+    body = openai_body(long, {"role": "user", "content": "Hello."})
+    assert cache.use(body).read == 0
+    assert cache.use(openai_body(long, {"role": "user", "content": "Good evening."})).read > SHORTEST
+    assert cache.use({**body, "model": "other"}).read == 0
+    assert cache.use({**body, "tools": [{"type": "function", "function": {"name": "look"}}]}).read == 0
+
+
+def test_tokens_are_counted_by_the_given_function() -> None:
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "one two three"}]}
+    words = PlayedCache(PrefixCache, lambda said: [len(word) for word in said.split()]).use(body)
+    assert (words.sent, PlayedCache(PrefixCache).use(body).sent) == (3, 4)
 
 
 async def test_usage_adds_up_on_both_wires() -> None:
@@ -82,7 +72,7 @@ async def test_usage_adds_up_on_both_wires() -> None:
     async with claude([Answer(text="Good.")] * 2) as (server, client):
         usages = [(await client.messages.create(**body, stream=False)).usage for _ in range(2)]
     totals = {u.input_tokens + (u.cache_read_input_tokens or 0) + (u.cache_creation_input_tokens or 0) for u in usages}
-    assert totals == {exchange.used.total for exchange in server.exchanges if exchange.used is not None}
+    assert totals == {exchange.used.sent for exchange in server.exchanges if exchange.used is not None}
     assert usages[1].cache_read_input_tokens == usages[0].cache_creation_input_tokens
     assert usages[1].cache_creation_input_tokens == 0
     async with gpt([Answer(text="Good.")] * 2) as (_, chat):

@@ -20,6 +20,11 @@ from contextbus_protocol.values import Model
 Tools = Iterable[Mapping[str, object]] | str | None
 
 
+def messages_of(package: Package, placement: str) -> tuple[ChatMessage, ...]:
+    """The messages of the blocks with a placement: ``append`` or ``ephemeral-tail``."""
+    return tuple(message for block in package.blocks if block.placement == placement for message in block.messages)
+
+
 class RenderedPayload:
     """Holds the payload that a step rendered last, which its report may tell from (C.N.13)."""
 
@@ -72,7 +77,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
 
     def messages_of(self, placement: str) -> tuple[ChatMessage, ...]:
         """The messages of the blocks with a placement: ``append`` or ``ephemeral-tail``."""
-        return tuple(m for b in self.package.blocks if b.placement == placement for m in b.messages)
+        return messages_of(self.package, placement)
 
     def placed_messages(self) -> tuple[ChatMessage, ...]:
         """What joins the history once the call succeeded: the append block, and a tail that is kept (D.F.9, D.R.4)."""

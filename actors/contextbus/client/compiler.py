@@ -17,7 +17,7 @@ import msgspec
 from contextbus.client.compiled import Tools
 from contextbus.client.compiler_hooks import CompilerHooks
 from contextbus.client.compiler_steps import CompilerSteps
-from contextbus.client.given import GivenMessage, read_given
+from contextbus.client.given import GivenMessage
 from contextbus.client.prompt import Prompt, parts_of
 from contextbus.client.sending import DEFAULT_SECONDS
 from contextbus.client.source_queries import Account, CompilerSources
@@ -40,7 +40,6 @@ from contextbus.runtime.telemetry import report_compile
 from contextbus.runtime.telling import OnWarning
 from contextbus.sources.interface import Source
 from contextbus_protocol.compiler_state import ContextCompilerState
-from contextbus_protocol.digests import digest_text
 from contextbus_protocol.errors import InvalidRequestError, InvalidTypeError
 from contextbus_protocol.package import Package
 from contextbus_protocol.prompt import PromptParts
@@ -74,7 +73,7 @@ class Compiler(CompilerSteps):
             once of state in the system layer (P.B.4); async or not.
         before_compile: gives a text for the tail, once for each step that is compiled; async or not (P.D.1).
         transform_context: gives the messages that this request is sent with, made of those without our blocks; async
-            or not (P.D.4).  ``request_messages`` holds them.
+            or not (P.D.4).  ``payload`` sends them.
         rewrite_query: makes the query of a retrieval, given ours and the step as its functions see it (D.A.9).
         bound_models: further models that bind thinking to the prefix (D.F.12).
         parent_scope: the memory scope of the run that this compiler works under: its scope and those of its sources
@@ -163,8 +162,8 @@ class Compiler(CompilerSteps):
             redacted: the step's stored package was redacted by a forget: ask again, and let nothing that was retrieved
                 before come back by itself (D.J.1-D.J.5).
             estimator_kind: a label for this manifest; it wins over the compiler's (D.M.10).
-            tools: the tool definitions of the call, for the comparison of the cache prefix (D.F.22); by default
-                the prompt's.
+            tools: the tool definitions of the call, for ``payload`` and for the comparison of the cache prefix
+                (D.F.22); by default the prompt's.
             seconds: how long a source or a function of the host may take; less if the caller's own deadline ends
                 sooner.
             accounting: names who pays for the query of a source (D.L.5).
@@ -196,10 +195,10 @@ class Compiler(CompilerSteps):
                 refresh=refresh,
                 redacted=redacted,
                 estimator_kind=self._estimator_kind if estimator_kind is None else estimator_kind,
-                tools_digest=_digest_tools(tools),
+                tools=tools_text(tools),
             )
             check_request(request)
-            request = self._with_messages(request, read_given(messages), estimator)
+            request = self._with_messages(request, messages, estimator)
             hooks = CompilerHooks(self._functions, seconds)
             if is_reopened(before, step) and self._is_unchanged(request):
                 assert self._last is not None
@@ -266,7 +265,7 @@ class Compiler(CompilerSteps):
         )
         check_request(request)
         if messages is not None:
-            request = self._with_other_messages(request, read_given(messages), estimator)
+            request = self._with_other_messages(request, messages, estimator)
         again = plan_step(last.before, request, self._options, last.texts, estimator)
         plan = plan_overflow(last.plan, again)
         package = self._settle(request, plan, last.results, last.before, last.texts, estimator)
@@ -274,8 +273,3 @@ class Compiler(CompilerSteps):
         self._last = msgspec.structs.replace(last, package=package, newest=request)
         report_compile(self._observer, package.manifest, self._clock() - began)
         return package
-
-
-def _digest_tools(tools: Tools) -> str | None:
-    text = tools_text(tools)
-    return None if text is None else digest_text(text)

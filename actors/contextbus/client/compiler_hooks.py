@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from itertools import takewhile
 from typing import TypeVar
 
 import anyio
 import msgspec
 
-from contextbus.client.callbacks import settle_value
-from contextbus.client.step_hooks import CompileContext, HookFunctions, StepContext, ask_before, ask_transform
+from contextbus.client.step_hooks import (
+    HookFunctions,
+    StepContext,
+    ask_before,
+    ask_rewrite,
+    ask_transform,
+    see_compile,
+)
 from contextbus.core.compiler_step import StepRequest
 from contextbus.core.prompt import implicit_message
 from contextbus_protocol.chat import ChatMessage
-from contextbus_protocol.errors import CallbackTimeoutError, ErrorData, InvalidTypeError
+from contextbus_protocol.errors import CallbackTimeoutError, ErrorData
 
 Given = TypeVar("Given")
 
@@ -42,17 +47,8 @@ class CompilerHooks(msgspec.Struct, frozen=True):
         function = self.functions.before_compile
         if function is None:
             return None
-        messages, parts = _without_blocks(request), request.prompt
-        start = len([*takewhile(lambda message: message.role == "system", messages)])
-        context = CompileContext(
-            run=request.run_id,
-            step=request.step,
-            system=messages[:start] + (() if parts is None else parts.system),
-            history=messages[start:],
-            state=state,
-            state_xml=None if parts is None else parts.state_xml,
-            model=request.model,
-        )
+        messages = _without_blocks(request)
+        context = see_compile(request.run_id, request.step, messages, request.prompt, state, request.model)
         text = await self._in_time("before_compile", ask_before(function, context))
         return implicit_message(text) if text else None
 
@@ -68,10 +64,7 @@ class CompilerHooks(msgspec.Struct, frozen=True):
             return None
         messages = [message for message in request.request.history.messages() if message is not None]
         own = frozenset(request.request.present)
-        made = await self._in_time("transform_context", ask_transform(function, messages, own))
-        if made is not None and not made:
-            raise InvalidTypeError("transform_context gave an empty history")
-        return made
+        return await self._in_time("transform_context", ask_transform(function, messages, own))
 
     async def ask_query(self, query: str, request: StepRequest) -> str | None:
         """The query that ``rewrite_query`` makes of ours; None without the function (D.A.9).
@@ -86,10 +79,7 @@ class CompilerHooks(msgspec.Struct, frozen=True):
         seen = StepContext(
             run=request.run_id, step=request.step, messages=_without_blocks(request), model=request.model
         )
-        text = await self._in_time("rewrite_query", settle_value(function(query, seen)))
-        if not isinstance(text, str):
-            raise InvalidTypeError("rewrite_query must return the query, a text")
-        return text
+        return await self._in_time("rewrite_query", ask_rewrite(function, query, seen))
 
     async def _in_time(self, name: str, asked: Awaitable[Given]) -> Given:
         with anyio.move_on_after(self.seconds):

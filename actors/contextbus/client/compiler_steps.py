@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from contextbus.client.compiled import Tools, messages_of
 from contextbus.client.compiler_hooks import CompilerHooks
+from contextbus.client.given import GivenMessage
+from contextbus.client.given_history import GivenHistory
+from contextbus.client.rendered import BlocksInPlace, RenderedHistory
 from contextbus.client.source_queries import Account, CompilerSources
 from contextbus.client.step_hooks import HookFunctions
 from contextbus.core.answers import merge_answers, read_answer
@@ -18,16 +24,18 @@ from contextbus.core.compiler_step import (
     is_reopened,
     outcome_of,
     plan_step,
-    request_messages,
     warnings_once,
 )
 from contextbus.core.decision import share_hints
 from contextbus.core.estimate import Estimator
-from contextbus.core.history import latest_user_text
+from contextbus.core.history import SourceHistory, latest_user_text
 from contextbus.core.manifest import context_warnings
+from contextbus.core.payload import Payload, Request, assemble
 from contextbus.core.request_history import RequestHistory, take_request
+from contextbus.core.targets import find_target
+from contextbus.core.targets.tools import tools_text
 from contextbus.runtime.telling import OnWarning, tell_warnings
-from contextbus_protocol.chat import ChatMessage
+from contextbus_protocol.chat import Cache
 from contextbus_protocol.compiler_state import ContextCompilerState
 from contextbus_protocol.errors import InvalidRequestError
 from contextbus_protocol.package import ContextManifest, ContextWarning, Package
@@ -73,7 +81,9 @@ class CompilerSteps:
         self._functions = functions
         self._state = state
         self._on_warning = on_warning
+        self._given = GivenHistory()
         self._request = self._transformed = RequestHistory()
+        self._rendered = RenderedHistory(SourceHistory(), BlocksInPlace())
         self._texts: Texts = {}
         self._last: CompiledLast | None = None
 
@@ -89,31 +99,53 @@ class CompilerSteps:
         """Ask the sources again at the next step, whatever its number (D.G.5, D.G.7)."""
         self._state = msgspec.structs.replace(self._state, refresh_requested=True)
 
-    def request_messages(self) -> tuple[ChatMessage, ...]:
-        """The messages of the request that was compiled last, as they are sent (P.A.3): a history for a ``Prompt``.
+    def payload(self, target: str | None = None, *, tools: Tools = None, cache: Cache = False) -> Payload:
+        """The request of the step that was compiled last, for a provider (P.A.3).
 
-        They are what ``transform_context`` made of the step's messages, or those; with the system messages of the
-        prompt behind the leading ones, then the package's append block, then its tail.  A prefill is the package's.
-        None of it but the blocks joins the host's own list.  Thinking stands in them as it was handed over.
+        It begins with the host's messages, or with what ``transform_context`` made of them; what the package and the
+        prompt add is placed as in a run.  None of it but the blocks joins the host's own list.  On a model that binds
+        thinking, the thinking from before the last change of the prefix is left out, and is listed in ``repairs``
+        (D.F.20).
+
+        Args:
+            target: ``anthropic``, ``openai``, ``openai-responses`` or ``gemini``; without it the model's provider
+                decides (P.A.7).
+            tools: tool definitions in any provider's shape; by default those that the step was compiled with.
+            cache: asks for a cache breakpoint before the tail: True, ``"5m"`` or ``"1h"`` (P.E.4).
 
         Raises:
+            EmptyHistoryError: there is no message but system ones.
             InvalidRequestError: this object has compiled no step, or the last one was redacted and failed.
+            InvalidTypeError: there is no such target, or a tool definition cannot be read.
         """
         if self._last is None:
             raise InvalidRequestError("no step was compiled; before_model_call comes first")
-        return request_messages(self._last.newest, self._last.package)
+        request, package = self._last.newest, self._last.package
+        stale = self._state.stale_thinking
+        ranges = ((0, stale),) if stale else ()
+        self._rendered = RenderedHistory(request.sent, BlocksInPlace(), self._rendered, ranges)
+        return assemble(
+            Request(
+                history=self._rendered[find_target(target, request.model)],
+                system=() if request.prompt is None else request.prompt.system,
+                prefill=package.prefill,
+                blocks=messages_of(package, "append"),
+                tail=messages_of(package, "ephemeral-tail"),
+                tools=request.tools if tools is None else tools_text(tools),
+                cache=cache,
+            )
+        )
 
-    def _with_messages(
-        self, request: StepRequest, messages: tuple[ChatMessage, ...], estimator: Estimator
-    ) -> StepRequest:
-        own = {block.digest for block in self._state.blocks}
+    def _with_messages(self, request: StepRequest, given: Sequence[GivenMessage], estimator: Estimator) -> StepRequest:
+        self._given.read(given if isinstance(given, list) else list(given))
+        messages, own = self._given.messages, {block.digest for block in self._state.blocks}
         self._request = take_request(self._request, messages, own, estimator)
         return msgspec.structs.replace(
             request, request=self._request, user_text=latest_user_text(messages, self._request.present)
         )
 
     def _with_other_messages(
-        self, request: StepRequest, messages: tuple[ChatMessage, ...], estimator: Estimator
+        self, request: StepRequest, messages: Sequence[GivenMessage], estimator: Estimator
     ) -> StepRequest:
         """The step of an overflow with its messages of now; no function is asked what is sent of them (D.I.1)."""
         given = self._with_messages(request, messages, estimator)

@@ -144,20 +144,11 @@ class StepHooks(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _before(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
         """The text that ``before_compile`` adds; nothing or an empty one adds nothing (P.D.1)."""
-        parts = self.prompt
         messages = self.given.messages
         if messages is None:
             messages = view.without_blocks()
-        start = len(list(takewhile(lambda message: message.role == "system", messages)))
-        context = CompileContext(
-            run=question.run,
-            step=question.step,
-            system=messages[:start] + (() if parts is None else parts.system),
-            history=messages[start:],
-            state=self.state,
-            state_xml=None if parts is None else parts.state_xml,
-            model=self.given.model or self.model,
-        )
+        model = self.given.model or self.model
+        context = see_compile(question.run, question.step, messages, self.prompt, self.state, model)
         text = await ask_before(self.functions.before_compile, context)
         return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=text)
 
@@ -169,13 +160,38 @@ class StepHooks(msgspec.Struct, frozen=True, kw_only=True):
         return CallbackAnswered(run=question.run, token=question.token, name=question.name, messages=messages)
 
     async def _rewrite(self, question: AskCallback, view: RequestView) -> CallbackAnswered:
-        text: object = question.query
-        function = self.functions.rewrite_query
-        if function is not None:
-            text = await settle_value(function(question.query, self._context(question, view)))
-        if not isinstance(text, str):
-            raise InvalidTypeError(f"rewrite_query gives a text, not {type(text).__name__}")
-        return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=clean_text(text))
+        text = await ask_rewrite(self.functions.rewrite_query, question.query, self._context(question, view))
+        return CallbackAnswered(run=question.run, token=question.token, name=question.name, text=text)
+
+
+def see_compile(
+    run: str,
+    step: int,
+    messages: tuple[ChatMessage, ...],
+    prompt: PromptParts | None,
+    state: object | None,
+    model: Model,
+) -> CompileContext:
+    """What ``before_compile`` gets to see (P.D.1, P.D.4).
+
+    Args:
+        run: the run's name.
+        step: the number of the step.
+        messages: the host's messages, without our blocks.
+        prompt: what the host adds to the request.
+        state: the state in the prompt as it was given.
+        model: the model of the call.
+    """
+    start = len([*takewhile(lambda message: message.role == "system", messages)])
+    return CompileContext(
+        run=run,
+        step=step,
+        system=messages[:start] + (() if prompt is None else prompt.system),
+        history=messages[start:],
+        state=state,
+        state_xml=None if prompt is None else prompt.state_xml,
+        model=model,
+    )
 
 
 async def ask_before(function: BeforeCompile | None, context: CompileContext) -> str | None:
@@ -201,7 +217,7 @@ async def ask_transform(
         own: the digests of the blocks.
 
     Raises:
-        InvalidTypeError: it gave something else than messages.
+        InvalidTypeError: it gave something else than messages, or none.
     """
     history = tuple(message for message in request if digest_message(message) not in own)
     given: object = history if function is None else await settle_value(function(history))
@@ -210,4 +226,18 @@ async def ask_transform(
     messages = tuple(map(normalise, read_given(cast("Sequence[GivenMessage]", given))))
     if messages == history:
         return None
-    return place_blocks(request, own, messages) if messages else ()
+    if not messages:
+        raise InvalidTypeError("transform_context gave an empty history")
+    return place_blocks(request, own, messages)
+
+
+async def ask_rewrite(function: RewriteQuery | None, query: str, context: StepContext) -> str:
+    """The query that ``rewrite_query`` makes of ours; ours without the function (D.A.9).
+
+    Raises:
+        InvalidTypeError: it gave something else than a text.
+    """
+    text: object = query if function is None else await settle_value(function(query, context))
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"rewrite_query gives a text, not {type(text).__name__}")
+    return clean_text(text)

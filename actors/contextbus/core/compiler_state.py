@@ -43,8 +43,9 @@ class Standing(msgspec.Struct, frozen=True):
 class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a compiled step adds to the state.
 
-    ``blocks`` are the blocks that it gave out, ``prefix`` what its request begins with, and ``missing`` the source and
-    id of each record that was asked for and is no more.  ``absent`` are the bodies that no source has, each with the
+    ``blocks`` are the blocks that it gave out, ``prefix`` what its request begins with, ``stale_thinking`` how many of
+    its messages are sent without thinking, and ``missing`` the source and id of each record that was asked for and is
+    no more.  ``absent`` are the bodies that no source has, each with the
     chain digest of its skill's load.
     """
 
@@ -52,6 +53,7 @@ class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[SentBlock, ...]
     prefix: RequestPrefix
     prefix_before: RequestPrefix | None
+    stale_thinking: int = 0
     present: tuple[str, ...]
     retrieved: bool = False
     host_request: bool = False
@@ -78,7 +80,7 @@ def read_state(given: ContextCompilerState | Mapping[str, Any] | None) -> Contex
     except msgspec.ValidationError as exc:
         raise InvalidTypeError(f"malformed compiler state: {exc}") from None
     encode_json(state)
-    for name in ("passes", "last_step", "last_refresh_step"):
+    for name in ("passes", "last_step", "last_refresh_step", "stale_thinking"):
         value: object = getattr(state, name)
         if value is not None:
             require_count(f"state.{name}", value)
@@ -175,6 +177,7 @@ def settle(state: ContextCompilerState, outcome: StepOutcome) -> ContextCompiler
         last_package=digest_bytes(encode_json(package)),
         prefix=outcome.prefix,
         prefix_before=outcome.prefix_before,
+        stale_thinking=outcome.stale_thinking,
         refresh_requested=asked and not (outcome.retrieved or limited),
         refused_task=(outcome.active_task_id,) if limited else () if outcome.retrieved else state.refused_task,
         absent=tuple(record for record, _ in outcome.absent),

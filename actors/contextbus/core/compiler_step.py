@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import cast
 
 import msgspec
@@ -22,7 +21,7 @@ from contextbus.core.working_memory_items import active_task
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.commit_requests import PlacedPrompt
 from contextbus_protocol.compiler_state import ContextCompilerState, SentBlock
-from contextbus_protocol.digests import EMPTY_CHAIN
+from contextbus_protocol.digests import EMPTY_CHAIN, digest_text
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.package import CachePrefixCause, Package, WarningCode
 from contextbus_protocol.prompt import PromptParts
@@ -53,6 +52,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The input of one step (D.G.3).
 
     ``user_text`` is the latest user text by D.G.17; ``input_tokens`` takes the place of what the model leaves (D.I.1).
+    ``tools`` are the tool definitions as JSON text.
     ``implicit`` is the message of what ``before_compile`` gave, ``transformed`` what ``transform_context`` made of the
     messages, blocks included: it is sent in their place, and they still tell which blocks stand (P.D.1, P.D.4).
     """
@@ -67,7 +67,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     refresh: bool = False
     redacted: bool = False
     estimator_kind: str | None = None
-    tools_digest: str | None = None
+    tools: str | None = None
     input_tokens: int | None = None
     prompt: PromptParts | None = None
     implicit: ChatMessage | None = None
@@ -77,6 +77,11 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     def sent(self) -> SourceHistory:
         """The messages that are sent."""
         return (self.request if self.transformed is None else self.transformed).history
+
+    @property
+    def tools_digest(self) -> str | None:
+        """The digest of the tool definitions (D.F.22)."""
+        return None if self.tools is None else digest_text(self.tools)
 
 
 class CompilerPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,20 +299,6 @@ def warnings_once(state: ContextCompilerState, request: StepRequest) -> tuple[Wa
     return ("state-in-system",) if placed and "state-in-system" not in state.warned else ()
 
 
-def request_messages(request: StepRequest, package: Package) -> tuple[ChatMessage, ...]:
-    """The messages of a compiled step's request in the order of P.A.3, all but a prefill.
-
-    Args:
-        request: the step.
-        package: what it was compiled to.
-    """
-    messages = [message for message in request.sent.messages() if message is not None]
-    start = len([*takewhile(lambda message: message.role == "system", messages)])
-    system = () if request.prompt is None else request.prompt.system
-    blocks = (message for block in package.blocks for message in block.messages)
-    return (*messages[:start], *system, *messages[start:], *blocks)
-
-
 def plan_overflow(first: CompilerPlan, again: CompilerPlan) -> CompilerPlan:
     """The plan of a step that is compiled again because its request was too large (D.I.1, D.I.4).
 
@@ -323,6 +314,14 @@ def plan_overflow(first: CompilerPlan, again: CompilerPlan) -> CompilerPlan:
         restored=first.restored,
         demands=first.demands,
     )
+
+
+def _count_stale(state: ContextCompilerState, request: StepRequest, plan: CompilerPlan) -> int:
+    """How many of the messages that are sent hold no thinking: those from before the last change (D.F.20)."""
+    if not plan.tail_kept:
+        return 0
+    count = request.sent.count
+    return min(state.stale_thinking, count) if plan.prefix_cause is None else count
 
 
 def outcome_of(
@@ -348,6 +347,7 @@ def outcome_of(
         blocks=blocks,
         prefix=make_prefix(request.sent, request.model, request.tools_digest, kept, plan.layer),
         prefix_before=state.prefix_before if is_reopened(state, request.step) else state.prefix,
+        stale_thinking=_count_stale(state, request, plan),
         present=request.request.present,
         retrieved=plan.refresh.retrieve,
         host_request=request.refresh,
