@@ -179,7 +179,7 @@ async def test_a_changed_or_lost_layer_is_told(kind: str) -> None:
     for parts in (replace(beside, system=(system("You are loud!"),)), replace(beside, prefill="No:")):
         layer = blobs.encode_layer(parts)
         spoiled = recorded.told(step, {fact.layer: layer})
-        assert {c.status for c in spoiled} == {"missing"}  # of each step that it belongs to
+        assert {c.status for c in spoiled} == {"different"}  # of each step that it belongs to
         reference = digests.digest_bytes(layer)
         told = recorded.told(replace(step, prompt=replace(fact, layer=reference)), {reference: layer})
         assert [c.status for c in told] == ["different"]

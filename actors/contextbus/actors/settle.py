@@ -174,7 +174,7 @@ def prompt_of(
 ) -> PlacedPrompt | None:
     """What the prompt of a step comes to, as far as it is known by now."""
     text = None if flight.implicit is None else flight.implicit.text
-    return place_prompt(parts, implicit_message(text) if text else None, options, estimator)
+    return place_prompt(parts, implicit_message(text) if text and text.strip() else None, options, estimator)
 
 
 def _settle_compile(fold: RunState, flight: Flight, command: CompileStep, tokenizers: Tokenizers) -> Prepared:

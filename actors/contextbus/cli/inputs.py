@@ -98,8 +98,17 @@ def read_conversation_file(path: Path) -> ConversationFile:
     for number, conversation in enumerate(conversations):
         if not conversation.messages:
             raise UsageFault(f"{path}: conversation {number} holds no messages")
-    written = (Written(),) if form in SESSIONS else _read_written(data, len(conversations))
+    written = (Written(_issuer_of(conversations[0])),) if form in SESSIONS else _read_written(data, len(conversations))
     return ConversationFile(conversations, written, form)
+
+
+def _issuer_of(conversation: Conversation) -> str | None:
+    """The model that wrote the newest answer of a session, where its file says so."""
+    for message in reversed(conversation.messages):
+        for part in (message, *reversed(message.content)):
+            if part.provider_data is not None and part.provider_data.model is not None:
+                return part.provider_data.model
+    return None
 
 
 def _read_written(data: bytes, count: int) -> tuple[Written, ...]:

@@ -65,8 +65,8 @@ _ASSUMED: Final = (128_000, 8_000)
 _OPENAI: Final = ("gpt-", "chatgpt-", "o1", "o3", "o4")
 _MODELS: Final = {
     Target.anthropic: Model("anthropic", "claude-opus-4-6", 200_000, 8_000),
-    Target.openai: Model("openai", "gpt-5", 400_000, 16_000),
-    Target.openai_responses: Model("openai", "gpt-5", 400_000, 16_000),
+    Target.openai: Model("openai", "gpt-5", 400_000, 128_000),
+    Target.openai_responses: Model("openai", "gpt-5", 400_000, 128_000),
     Target.gemini: Model("google", "gemini-2.5-pro", 1_048_576, 16_000),
 }
 _GOOGLE: Final = ("google", "gemini")

@@ -13,6 +13,7 @@ from contextbus.core.targets import find_target
 from contextbus.core.targets.tools import tools_text
 from contextbus.core.wire import Target
 from contextbus_protocol.chat import Cache, ChatMessage
+from contextbus_protocol.errors import InvalidRequestError
 from contextbus_protocol.package import Block, ContextManifest, ContextWarning, Package, WarningCode
 from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Model
@@ -96,8 +97,14 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             InvalidTypeError: there is no such target, or a tool definition cannot be read.
+            InvalidRequestError: other tools than the step's, on a model that binds its thinking to them (D.F.20).
             EmptyHistoryError: there is no message but system ones.
         """
+        given = None if tools is None else tools_text(tools)
+        if tools is not None and given != self.tools and self.manifest.placement.tail_kept:
+            raise InvalidRequestError(
+                "this model binds its thinking to the tools: give other tools to before_model_call, which compares them"
+            )
         history = self.histories[find_target(target, self.model)]
         payload = assemble(
             Request(
@@ -106,7 +113,7 @@ class CompiledStep(msgspec.Struct, frozen=True, kw_only=True):
                 prefill=self.package.prefill,
                 blocks=self.messages_of("append"),
                 tail=self.messages_of("ephemeral-tail"),
-                tools=self.tools if tools is None else tools_text(tools),
+                tools=self.tools if tools is None else given,
                 cache=cache,
             )
         )

@@ -14,10 +14,12 @@ from contextbus.client.state import read_state
 from contextbus.core import json_text
 from contextbus.core.dynamic_state import render_state, state_message, state_system_message
 from contextbus.core.guardrails import check_output_tag, output_tag_message, prefill_degrades, prefill_message
+from contextbus.core.history import normalise
 from contextbus.core.payload import Payload, Request, assemble, start_rendering
 from contextbus.core.targets.tools import tools_text
 from contextbus_protocol.chat import Cache, ChatMessage, ToolResult
 from contextbus_protocol.chat import system as system_message
+from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import InvalidTypeError
 from contextbus_protocol.prompt import PromptParts
 from contextbus_protocol.values import Model, ModelPrefix
@@ -161,13 +163,19 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def compile(
-        self, target: str | None = None, model: Model | str | None = None, *, bound_models: Iterable[ModelPrefix] = ()
+        self,
+        target: str | None = None,
+        model: Model | str | None = None,
+        *,
+        cache: Cache = False,
+        bound_models: Iterable[ModelPrefix] = (),
     ) -> Payload:
         """The request for a provider, with no run and no bus (P.A.2, P.A.3).
 
         Args:
             target: the provider's form; without it the model's provider decides (P.A.7).
             model: the model of the call, or its id; without it no prefill is sent as such.
+            cache: asks for a cache breakpoint behind the history, before the tail (P.E.4).
             bound_models: models that bind their thinking to the prefix, beside those of D.F.8.
 
         Raises:
@@ -187,6 +195,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
                 tail=tail,
                 prefill=prefill,
                 tools=self.definitions,
+                cache=cache,
             )
         )
 
@@ -198,11 +207,19 @@ def parts_of(prompt: Prompt | PromptParts | None) -> PromptParts | None:
         InvalidTypeError: it is no prompt.
     """
     given: object = prompt
+    if given is None:
+        return None
     if isinstance(given, Prompt):
-        return given.parts()
-    if given is not None and not isinstance(given, PromptParts):
+        given = given.parts()
+    if not isinstance(given, PromptParts):
         raise InvalidTypeError(f"prompt must be a Prompt, not {type(given).__name__}")
-    return given
+    return replace(
+        given,
+        system=tuple(map(normalise, given.system)),
+        state=tuple(map(normalise, given.state)),
+        guardrails=tuple(map(normalise, given.guardrails)),
+        prefill=None if given.prefill is None else clean_text(given.prefill),
+    )
 
 
 def _check(name: str, value: object, kind: type) -> None:

@@ -61,7 +61,7 @@ class Run(RunSteps):
         """Compile the context of the next model call (D.R.0, D.W.7).
 
         Args:
-            messages: the whole history; without it the prompt's, if it has one, or what was appended.  A list that is
+            messages: the whole history; without it what was appended, or in a run without any the prompt's.  A list that is
                 handed over again is compared with what is known of it, and only what is behind is read: 1-2 ns a
                 message of ours, about 100 ns a provider's dict, which may be changed in between.
             model: the model that will be called.
@@ -83,6 +83,7 @@ class Run(RunSteps):
             SourceFailedError: a required source failed; the source's own exception is its cause in one process.
             SummariserFailedError: no summary came that can be used, and the run stops for that (C.K.4).
             RequestOverheadError: what is sent beside the messages leaves no room under the target (C.J.5).
+            InvalidRequestError: the prompt has a history and the run another.
             HookFailedError: a function of the host failed; what it raised is the cause (D.W.4).
             CallbackTimeoutError: it gave nothing within four fifths of ``seconds``.
             StaleStepError: the run already has this step or a later one.
@@ -93,7 +94,12 @@ class Run(RunSteps):
         """
         parts = parts_of(prompt)
         if isinstance(prompt, Prompt):
-            messages = messages if messages is not None or not prompt.messages else prompt.messages
+            if messages is None and prompt.messages:
+                if self._sender.handle.history.count and self._sender.handle.history.messages() != [*prompt.messages]:
+                    raise InvalidRequestError(
+                        "the run has a history of its own: hand messages over, or leave the prompt without a history"
+                    )
+                messages = prompt.messages
             tools = prompt.definitions if tools is None else tools
         definitions = tools_text(tools)
         counter = partial(self._options.count_overhead, self._bus.tokenizers, output_schema)

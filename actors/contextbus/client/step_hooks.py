@@ -195,7 +195,7 @@ def see_compile(
 
 
 async def ask_before(function: BeforeCompile | None, context: CompileContext) -> str | None:
-    """The text that ``before_compile`` adds; nothing and an empty one add nothing (P.D.1).
+    """The text that ``before_compile`` adds; nothing and a blank one add nothing (P.D.1).
 
     Raises:
         InvalidTypeError: it gave something else than a text.
@@ -203,7 +203,7 @@ async def ask_before(function: BeforeCompile | None, context: CompileContext) ->
     text: object = None if function is None else await settle_value(function(context))
     if text is not None and not isinstance(text, str):
         raise InvalidTypeError(f"before_compile gives a text or None, not {type(text).__name__}")
-    return clean_text(text) if text else None
+    return clean_text(text) if text and text.strip() else None
 
 
 async def ask_transform(

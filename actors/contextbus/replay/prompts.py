@@ -41,8 +41,10 @@ def read_prompt(event: StepCompiled, package: Package, fetch: FetchBlob) -> Reco
     layer = None
     if fact.layer is not None:
         data = fetch(fact.layer)
-        if data is None or digests.digest_bytes(data) != fact.layer:
+        if data is None:
             raise BlobMissingError(fact.layer)
+        if digests.digest_bytes(data) != fact.layer:
+            raise InvalidTypeError(f"blob {fact.layer} holds other bytes")
         layer = blobs.decode_layer(data).parts
     return RecordedPrompt(*recorded_parts(fact, package, layer))
 
