@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 
 from contextbus.core import json_text
-from contextbus.core.breakpoints import read_cache, write_list
+from contextbus.core.breakpoints import write_list
+from contextbus.core.cache_control import read_cache
 from contextbus.core.targets.gemini_tools import Declaration, read_gemini_tool
 from contextbus.core.wire import Piece, Target, Written
 from contextbus_protocol.chat import Cache
