@@ -159,7 +159,7 @@ def write_system(message: ChatMessage, target: Target) -> tuple[Written | None, 
     lost = asking - len(written.marks)
     if message.cache:
         end = len(written.json) - 1  # the message's own stands behind its last block, which ends the JSON
-        inner = [mark for mark in written.marks if mark.end != end]
-        asked = next((mark.cache for mark in written.marks if mark.end == end), False)
-        written = replace(written, marks=(*inner, Mark(end, longer(asked, message.cache))))
+        ends: dict[int, Cache] = {mark.end: mark.cache for mark in written.marks}
+        ends[end] = longer(ends.get(end, False), message.cache)
+        written = replace(written, marks=tuple(Mark(place, cache) for place, cache in ends.items()))
     return written, lost

@@ -40,8 +40,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     own, behind the history; ``tail`` is what follows them.  ``system`` comes behind the history's leading system
     messages.  ``prefill`` is what the answer is to begin with (P.C.2); it ends the tail as an instruction, listed as
     ``prefill``, where the target takes none or ``takes_prefill`` is False, for the model thinks or binds its thinking
-    (P.C.4).  ``tools`` is the JSON text of a list of definitions in any provider's shape.  ``cache`` asks for a breakpoint
-    behind the blocks, or behind the history where there are none (P.E.4).
+    (P.C.4).  ``tools`` is the JSON text of a list of definitions in any provider's shape.  ``cache`` asks for a
+    breakpoint behind the blocks, or behind the history where there are none (P.E.4).
     """
 
     history: Rendering

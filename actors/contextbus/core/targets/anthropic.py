@@ -184,8 +184,14 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         texts = [part for part in message.content if isinstance(part, Text) and part.text.strip()]
         if not texts:
             return None
-        blocks = [(b'{"type":"text","text":%b%b}' % (quote(part.text), _members(part)), part.cache) for part in texts]
-        return write_list((Piece(json, cache=cache) for json, cache in blocks), b"", b"")
+        return write_list(
+            [
+                Piece(b'{"type":"text","text":%b%b}' % (quote(part.text), _members(part)), "text", part.cache)
+                for part in texts
+            ],
+            b"",
+            b"",
+        )
 
     def opening(self) -> bytes | None:
         """The first message is the user's (anthropic.A2, P.E.16)."""

@@ -194,8 +194,9 @@ def _write(tool: ToolDefinition, target: Target) -> bytes | None:
 @functools.lru_cache(maxsize=64)
 def write_tools(text: str, target: Target) -> Written | None:
     """The definitions in the target's shape, a JSON list; None if none of them is for this target."""
-    written = [(json, tool.cache) for tool in read_tools(text) if (json := _write(tool, target)) is not None]
-    return write_list(Piece(json, cache=cache) for json, cache in written) if written else None
+    tools = [(tool, _write(tool, target)) for tool in read_tools(text)]
+    written = [Piece(json, cache=tool.cache) for tool, json in tools if json is not None]
+    return write_list(written) if written else None
 
 
 @functools.lru_cache(maxsize=64)
