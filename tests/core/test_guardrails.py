@@ -21,7 +21,7 @@ from contextbus.core.guardrails import (
 )
 from contextbus.core.payload import Request, assemble, start_rendering
 from contextbus_protocol.chat import ChatMessage, Image, Text, ToolCall, ToolResult, assistant, user
-from contextbus_protocol.errors import EmptyHistoryError, InvalidTypeError
+from contextbus_protocol.errors import EmptyHistoryError, InvalidRequestError, InvalidTypeError
 from contextbus_protocol.values import Model, ModelPrefix
 
 OLD = "claude-opus-4-5-20251101"
@@ -149,3 +149,35 @@ def test_a_prefill_alone_is_no_request(target: str, model_id: str | None) -> Non
 @pytest.mark.rule("P.A.4")
 def test_a_blank_prefill_is_none() -> None:
     assert payload_of(" \n", "openai", None, user("q")).json() == payload_of(None, "openai", None, user("q")).json()
+
+
+@pytest.mark.rule("P.C.2", "P.E.2")
+@pytest.mark.parametrize(("target", "model_id"), [("anthropic", NEW), ("openai", None), ("gemini", None)])
+def test_a_prefill_that_becomes_an_instruction_is_listed(target: str, model_id: str | None) -> None:
+    payload = payload_of("so:", target, model_id, user("q"))
+    assert [(repair.code, repair.message) for repair in payload.repairs if repair.code == "prefill"] == [("prefill", 2)]
+    assert "prefill" not in [repair.code for repair in payload_of(None, target, model_id, user("q")).repairs]
+    assert "prefill" not in [repair.code for repair in payload_of("so:", "anthropic", OLD, user("q")).repairs]
+    rendering = start_rendering("anthropic", OLD).extend([user("q")])
+    told = assemble(Request(history=rendering, prefill="so:", takes_prefill=False))
+    assert ([repair.code for repair in told.repairs], told.prefilled) == (["prefill", "merged"], False)
+
+
+@pytest.mark.rule("P.C.4")
+def test_a_payload_with_a_prefill_refuses_members_that_make_the_model_think() -> None:
+    payload = payload_of("so:", "anthropic", OLD, user("q"))
+    for thinking in ({"type": "enabled", "budget_tokens": 2_000}, {"type": "adaptive"}):
+        for write in (payload.json, payload.chunks):
+            with pytest.raises(InvalidRequestError, match="thinking=True on the guardrails"):
+                write(thinking=thinking)
+        assert b'"thinking"' in payload_of(None, "anthropic", OLD, user("q")).json(thinking=thinking)
+    for silent in ({"type": "disabled"}, None):
+        assert json.loads(payload.json(thinking=silent))["thinking"] == silent
+
+
+@pytest.mark.rule("P.E.2", "anthropic.A5")
+def test_an_answer_stripped_at_the_end_stays_last_and_is_listed() -> None:
+    for said_last, expected in (("so", []), ("so \n", ["last-assistant"])):
+        payload = assemble(Request(history=start_rendering("anthropic", OLD).extend([user("q"), assistant(said_last)])))
+        assert json.loads(payload.json())["messages"][-1]["content"] == [{"type": "text", "text": "so"}]
+        assert [repair.code for repair in payload.repairs] == expected

@@ -224,6 +224,30 @@ def test_the_automatic_one_counts_and_is_the_last() -> None:
     assert len(controls(of_the_caller)) == 4
 
 
+@pytest.mark.rule("P.E.4", "anthropic.A15")
+@pytest.mark.parametrize(("ttl", "expected"), [("1h", "1h"), ("5m", "5m")])
+def test_those_of_members_that_the_caller_replaces_are_deducted(ttl: str, expected: str) -> None:
+    asking: Cache = "5m" if ttl == "1h" else "1h"
+    turns = [m for n in range(4) for m in (marked(user(f"q{n}"), asking), assistant("a"))]
+    payload = render([marked(system("s")), *turns, user("go")], "anthropic", tools=[tool("f", cache=asking)])
+    layer = [{"type": "text", "text": "s", "cache_control": control("1h" if ttl == "1h" else "5m")}]
+    tools = [tool("x", cache_control=control(True), cache=3), tool("y", cache_control=control("5m"))]
+    found = controls(json.loads(payload.json(system=layer)))
+    assert [place for place, _ in found] == ["tools.0", "system.0", "messages.4.0", "messages.6.0"]
+    # one before a longer of the caller's is raised, one behind a shorter of the caller's is shortened
+    assert found[0][1] == "1h"
+    assert {time for _, time in found[2:]} == {"5m"}
+    assert found[1][1] == expected
+    both = json.loads(payload.json(system=layer[:1], tools=tools))
+    assert [place for place, _ in controls(both)] == ["tools.0", "tools.1", "system.0", "messages.6.0"]
+    assert controls(both)[-1][1] in (None, "5m")
+    full = json.loads(payload.json(system=layer * 2, tools=tools, cache_control=None))
+    assert len(controls(full)) == 4
+    property_of_a_tool = {"name": "x", "input_schema": {"properties": {"cache_control": {"type": "object"}}}}
+    sent_ = payload.breakpoints(tools=[property_of_a_tool])
+    assert len(sent_.places) == 4
+
+
 @pytest.mark.rule("P.E.4")
 def test_other_targets_drop_them_all_and_say_so() -> None:
     history = [

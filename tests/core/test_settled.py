@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contextbus.core.breakpoints import Overlay
 from contextbus.core.persistent import CHUNK
 from contextbus.core.settled import Settled
-from contextbus.core.wire import Mark, Written
+from contextbus.core.wire import Written
 
 
 def write(name: str, count: int) -> list[Written]:
@@ -50,7 +51,7 @@ def test_dicts_are_made_once_and_the_list_is_the_callers() -> None:
 def test_a_breakpoint_of_one_request_is_in_no_other() -> None:
     settled = Settled().extend(write("a", 2 * CHUNK))
     end = len(settled.rest[0].json if settled.rest else settled.chunks[0][0].json) - 1
-    marked = settled.dicts({0: (Mark(end, True),)})
+    marked = settled.dicts({0: (Overlay(end, b',"cache_control":{"type":"ephemeral"}'),)})
     assert cast("dict[str, object]", marked[0])["cache_control"] == {"type": "ephemeral"}
     assert settled.dicts() == decode(settled)
 

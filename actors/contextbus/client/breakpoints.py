@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextbus.core.breakpoints import write_control
+from contextbus.core.cache_control import write_control
 from contextbus.core.cache_retention import Body
 from contextbus.core.payload import Payload
 

@@ -13,7 +13,7 @@ from contextbus.client.given import GivenMessage, read_given
 from contextbus.client.state import read_state
 from contextbus.core import json_text
 from contextbus.core.dynamic_state import render_state, state_message, state_system_message
-from contextbus.core.guardrails import check_output_tag, output_tag_message, prefill_degrades, prefill_message
+from contextbus.core.guardrails import check_output_tag, output_tag_message, prefill_degrades
 from contextbus.core.history import normalise
 from contextbus.core.payload import Payload, Request, assemble, start_rendering
 from contextbus.core.targets.tools import tools_text
@@ -185,15 +185,13 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         parts = self.parts()
         history = start_rendering(target, model)
         named = Model(history.target.provider, model, 0, 0) if isinstance(model, str) else model
-        tail, prefill = (*parts.state, *parts.guardrails), parts.prefill
-        if prefill is not None and prefill_degrades(named, parts.thinking, bound_models):
-            tail, prefill = (*tail, prefill_message(prefill)), None
         return assemble(
             Request(
                 history=history.extend(self.messages),
                 system=parts.system,
-                tail=tail,
-                prefill=prefill,
+                tail=(*parts.state, *parts.guardrails),
+                prefill=parts.prefill,
+                takes_prefill=not prefill_degrades(named, parts.thinking, bound_models),
                 tools=self.definitions,
                 cache=cache,
             )

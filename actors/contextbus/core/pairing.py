@@ -11,7 +11,7 @@ import functools
 from msgspec.structs import replace
 
 from contextbus.core import json_text, wire
-from contextbus.core.breakpoints import longer
+from contextbus.core.cache_control import longer
 from contextbus.core.call_ids import CallIds
 from contextbus.core.persistent import Counts
 from contextbus.core.wire import Call, Group, Piece, Repair, RepairCode, Target, Turn
@@ -21,7 +21,6 @@ from contextbus_protocol.chat import (
     ApprovalResponse,
     Cache,
     ChatMessage,
-    Part,
     Reasoning,
     Text,
     ToolCall,
@@ -43,7 +42,7 @@ class Pairing:
         approvals: tuple[tuple[str, str], ...],
     ) -> None:
         self.target = target
-        self.takes_breakpoints = wire.takes_breakpoints(target)
+        self.takes_breakpoints = target.takes_breakpoints
         self.fitting = target if isinstance(target, wire.Fitting) else None
         self.count = count
         self.group = group
@@ -82,7 +81,7 @@ class Pairing:
             self.note(code, call.id)
         if call.name not in self.tools:
             self.tools = (*self.tools, call.name)
-        if _loses_signature(call, self.target):
+        if self.target.loses_signature(call):
             self.note("thinking", call.id)
         arguments = json_text.sound_object(call.arguments)
         error = wire.NO_RESULT
@@ -110,13 +109,15 @@ class Pairing:
         asked = functools.reduce(longer, (part.cache for part in result.content), result.cache)  # inside is behind it
         for place, call in enumerate(group.calls):
             if call.id == result.id and call.result is None:
-                json, codes = self.target.result(result, call)
-                for code in codes:
+                written = self.target.result(result, call)
+                for code in written.codes:
                     self.note(code, result.id)
                 if separated or group.others or (not self.target.merges and call.turn + 1 < len(group.turns)):
                     self.note("moved-result", result.id)
                 order = sum(other.result is not None for other in group.calls)
-                self.set_call(place, replace(call, result=json, result_cache=self.takes(asked), order=order))
+                cache = self.takes(asked)
+                answered = replace(call, result=written.json, beside=written.beside, result_cache=cache, order=order)
+                self.set_call(place, answered)
                 self.group = replace(self.group, answered=True)
                 return place
         owed = self.dead.get(result.id)
@@ -164,7 +165,7 @@ class Pairing:
             self.note("thinking")
             return ()
         piece, code = self.target.part(part, layer)
-        if piece is not None and code is None and _loses_signature(part, self.target):
+        if piece is not None and code is None and self.target.loses_signature(part):
             code = "thinking"
         asked = self.takes(part.cache, placed=piece is not None and piece.kind != "thinking")
         if piece is not None and asked:
@@ -195,10 +196,3 @@ class Pairing:
             else:
                 calls.append(call)
         self.group = replace(group, calls=tuple(calls), answered=True)
-
-
-def _loses_signature(part: Part, target: Target) -> bool:
-    """Whether a part came with a signature of Gemini's that only its issuer takes (P.E.5)."""
-    data = part.provider_data
-    signed = data is not None and data.provider == "gemini" and '"thoughtSignature"' in data.data
-    return signed and wire.is_issued_elsewhere(part, target)

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from contextbus.core import json_text
 from contextbus.core.breakpoints import (
     Breakpoints,
-    automatic_cache,
+    Foreign,
+    Layer,
+    Overlay,
     choose_breakpoints,
     put_breakpoints,
     write_system,
@@ -24,7 +27,7 @@ from contextbus.core.rendering import Rendering
 from contextbus.core.settled import Settled
 from contextbus.core.targets import find_target
 from contextbus.core.targets.tools import tools_text, write_former_tools, write_tools
-from contextbus.core.wire import Mark, Repair, Written, takes_breakpoints
+from contextbus.core.wire import Repair, Written
 from contextbus_protocol.chat import Cache, ChatMessage
 from contextbus_protocol.errors import EmptyHistoryError, InvalidRequestError
 from contextbus_protocol.values import Model
@@ -35,9 +38,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``history`` is folded; append blocks of earlier steps are in it where they were placed.  ``blocks`` are this step's
     own, behind the history; ``tail`` is what follows them.  ``system`` comes behind the history's leading system
-    messages.  ``prefill`` is what the answer is to begin with (P.C.2), an instruction at the end of the tail where the
-    target takes none.  ``tools`` is the JSON text of a list of definitions in any provider's shape.  ``cache`` asks for
-    a breakpoint behind the blocks, or behind the history where there are none (P.E.4).
+    messages.  ``prefill`` is what the answer is to begin with (P.C.2); it ends the tail as an instruction, listed as
+    ``prefill``, where the target takes none or ``takes_prefill`` is False, for the model thinks or binds its thinking
+    (P.C.4).  ``tools`` is the JSON text of a list of definitions in any provider's shape.  ``cache`` asks for a
+    breakpoint behind the blocks, or behind the history where there are none (P.E.4).
     """
 
     history: Rendering
@@ -45,6 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[ChatMessage, ...] = ()
     tail: tuple[ChatMessage, ...] = ()
     prefill: str | None = None
+    takes_prefill: bool = True
     tools: str | None = None
     cache: Cache = False
 
@@ -54,7 +59,8 @@ class Payload(msgspec.Struct, frozen=True):
 
     ``fields`` are the members before the messages; ``lead``, ``settled`` and ``last`` are the messages, which the body
     holds under ``list_name``.  None of them holds a breakpoint: every way out puts in those that are sent (P.E.4).
-    ``lost`` counts breakpoints of this request's own system messages and tools that the provider does not take.
+    ``lost`` counts breakpoints of this request's own system messages and tools that the provider does not take,
+    ``prefilled`` tells that the last message is a prefill.
     """
 
     target: str
@@ -66,6 +72,7 @@ class Payload(msgspec.Struct, frozen=True):
     rendering: Rendering
     former_tools: bool = False
     lost: int = 0
+    prefilled: bool = False
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
@@ -76,10 +83,19 @@ class Payload(msgspec.Struct, frozen=True):
         return (*self.rendering.repairs, *added, *breakpoints)
 
     def breakpoints(self, **extra: object) -> Breakpoints:
-        """The breakpoints that are sent; ``extra`` as in ``chunks``: an automatic ``cache_control`` counts."""
+        """The breakpoints that are sent; ``extra`` as in ``chunks``: those that it holds count (anthropic.A15)."""
         fields = {key: written for key, written in self.fields if key not in extra}
-        automatic = automatic_cache(extra)
-        return choose_breakpoints(fields, self.settled.marks, self.last, automatic)
+        return choose_breakpoints(fields, self.settled.marks, self.last, self._foreign(extra))
+
+    def _foreign(self, extra: Mapping[str, object]) -> Foreign:
+        """The breakpoints that the caller's members hold."""
+        read = self.rendering.target.read_breakpoint
+
+        def of(member: str) -> tuple[Cache, ...]:
+            items = [json_text.as_object(item) for item in json_text.as_list(extra.get(member)) or ()]
+            return tuple(cache for item in items if item is not None and (cache := read(item)))
+
+        return Foreign(of("tools"), of("system"), read(extra))
 
     def chunks(self, **extra: object) -> tuple[bytes, ...]:
         """The body as pieces of JSON, flat in the length of the history; ``extra`` are members of the caller's.
@@ -87,10 +103,12 @@ class Payload(msgspec.Struct, frozen=True):
         An extra member replaces one of the body's with its name.
 
         Raises:
-            InvalidRequestError: the list of messages is among them.
+            InvalidRequestError: the list of messages is among them, or they make the model think behind a prefill.
         """
         if self.list_name in extra:
             raise InvalidRequestError(f"{self.list_name} are the payload's; use payload.copy() for a body to change")
+        if self.prefilled and self.rendering.target.thinks(extra):
+            raise InvalidRequestError("a prefill does not go with thinking; set thinking=True on the guardrails")
         sent = self.breakpoints(**extra)
         fields = [(key, json) for key, json in self._fields(sent) if key not in extra]
         kept = [b"%b:%b," % (json_text.quote(key), json) for key, json in fields]
@@ -101,7 +119,7 @@ class Payload(msgspec.Struct, frozen=True):
             head += b","
         if last and len(self.settled):
             last = b"," + last
-        return (head, *self.settled.pieces(sent.of("settled")), last + b"]" + more)
+        return (head, *self.settled.pieces(self._overlays(sent, "settled")), last + b"]" + more)
 
     def json(self, **extra: object) -> bytes:
         """The body as JSON, for an SDK's ``content=``; ``extra`` as in ``chunks``."""
@@ -117,19 +135,23 @@ class Payload(msgspec.Struct, frozen=True):
         sent = self.breakpoints()
         body: dict[str, object] = {key: msgspec.json.decode(json) for key, json in self._fields(sent)}
         lead, last = ([freeze(msgspec.json.decode(json)) for json in part] for part in (self.lead, self._last(sent)))
-        messages = self.settled.dicts(sent.of("settled"))
+        messages = self.settled.dicts(self._overlays(sent, "settled"))
         messages[:0] = lead
         messages += last
         body[self.list_name] = messages
         return body
 
     def _fields(self, sent: Breakpoints) -> list[tuple[str, bytes]]:
-        marks = {"tools": sent.of("tools").get(0, ()), "system": sent.of("system").get(0, ())}
-        return [(key, put_breakpoints(written.json, marks.get(key, ()))) for key, written in self.fields]
+        layers: tuple[Layer, ...] = ("tools", "system")
+        put = {str(layer): self._overlays(sent, layer).get(0, ()) for layer in layers}
+        return [(key, put_breakpoints(written.json, put.get(key, ()))) for key, written in self.fields]
 
     def _last(self, sent: Breakpoints) -> list[bytes]:
-        marks = sent.of("last")
-        return [put_breakpoints(written.json, marks.get(index, ())) for index, written in enumerate(self.last)]
+        put = self._overlays(sent, "last")
+        return [put_breakpoints(written.json, put.get(index, ())) for index, written in enumerate(self.last)]
+
+    def _overlays(self, sent: Breakpoints, layer: Layer) -> dict[int, list[Overlay]]:
+        return sent.of(layer, self.rendering.target.write_breakpoint)
 
     def copy(self) -> dict[str, object]:
         """The body as plain dicts and lists, all the caller's; its cost grows with the history."""
@@ -162,45 +184,34 @@ def assemble(request: Request) -> Payload:
     if rendering.empty:
         raise EmptyHistoryError("there is no message to send but system ones; append a user message first")
     prefill = (request.prefill or "").rstrip()
-    prefilled = bool(prefill) and target.takes_prefill
+    prefilled = bool(prefill) and request.takes_prefill and target.takes_prefill
     if prefill and not prefilled:
-        rendering = rendering.append(prefill_message(prefill))
+        repairs = rendering.repairs.extend((Repair("prefill", rendering.count),))
+        rendering = replace(rendering, repairs=repairs).append(prefill_message(prefill))
     finished = rendering.finish(prefilled=prefilled)
     written = [write_system(message, target) for message in request.system]
     system = (*finished.system, *[item for item, _ in written if item is not None])
     tools = write_tools(request.tools, target) if request.tools is not None else None
     lost = sum(count for _, count in written)
-    if tools is not None and not takes_breakpoints(target):
+    if tools is not None and not target.takes_breakpoints:
         lost += len(tools.marks)
         tools = Written(tools.json)
     former_tools = tools is None and target.needs_tools and bool(finished.tools)
     if former_tools:
         tools = Written(write_former_tools(finished.tools, target))
-    texts = tuple(item.json for item in system)
-    fields = target.fields(texts, None if tools is None else tools.json)
-    marks = {"tools": () if tools is None else tools.marks, "system": _marks_of(system, fields.get("system", b""))}
     last = target.lay_out(finished.group)
     return Payload(
         target=target.name,
         list_name=target.list_name,
-        fields=tuple((key, Written(json, marks.get(key, ()))) for key, json in fields.items()),
-        lead=target.lead(texts),
+        fields=tuple(target.fields(system, tools).items()),
+        lead=target.lead(system),
         settled=finished.settled,
         last=(*last, Written(target.prefill(prefill))) if prefilled else last,
         rendering=finished,
         former_tools=former_tools,
         lost=lost,
+        prefilled=prefilled,
     )
-
-
-def _marks_of(system: tuple[Written, ...], field: bytes) -> tuple[Mark, ...]:
-    """Where breakpoints are asked for in the member that holds the system layer, its messages joined by commas."""
-    start = field.find(b",".join(item.json for item in system))
-    marks: list[Mark] = []
-    for item in system:
-        marks += [Mark(start + mark.end, mark.cache) for mark in item.marks]
-        start += len(item.json) + 1
-    return tuple(marks)
 
 
 def render(

@@ -9,7 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from contextbus.core import wire
-from contextbus.core.breakpoints import longer, write_system
+from contextbus.core.breakpoints import write_system
+from contextbus.core.cache_control import longer
 from contextbus.core.call_ids import CallIds
 from contextbus.core.pairing import Pairing
 from contextbus.core.persistent import Counts, Vector
@@ -62,7 +63,7 @@ class Rendering(msgspec.Struct, frozen=True):
     def mark_end(self, cache: Cache) -> Rendering:
         """The rendering with a breakpoint behind its last block, where the provider takes one (P.E.4)."""
         group = self.group
-        if not cache or not wire.takes_breakpoints(self.target):
+        if not cache or not self.target.takes_breakpoints:
             return self
         if group.others:
             turn = group.others[-1]
@@ -123,8 +124,8 @@ class _Draft(Pairing):
 
     def finish(self, *, prefilled: bool) -> None:
         self.close_calls()
-        self.group, added = self.target.close(self.group, prefilled=prefilled)
-        if added:
+        self.group, changed = self.target.close(self.group, prefilled=prefilled)
+        if changed:
             self.note("last-assistant")
 
     def _append_system(self, message: ChatMessage) -> None:

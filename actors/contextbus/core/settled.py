@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-from contextbus.core.breakpoints import Marks, put_breakpoints
+from contextbus.core.breakpoints import Overlays, put_breakpoints
 from contextbus.core.frozen import freeze
 from contextbus.core.persistent import CHUNK, Vector
 from contextbus.core.wire import Mark, Written
 
-_NONE: Final[Marks] = {}
+_NONE: Final[Overlays] = {}
 
 
 class SettledMessage(msgspec.Struct, gc=False):
@@ -80,15 +80,15 @@ class Settled(msgspec.Struct, frozen=True):
         memo = SharedDicts() if self.memo is None else self.memo
         return Settled(chunks, json, rest, self.marks.extend(marks) if marks else self.marks, memo)
 
-    def pieces(self, marks: Marks = _NONE) -> tuple[bytes, ...]:
+    def pieces(self, overlays: Overlays = _NONE) -> tuple[bytes, ...]:
         """The JSON of all messages: one piece a full chunk, then one a message; joined they are the list's items.
 
         Args:
-            marks: the breakpoints that are sent, by message.
+            overlays: the breakpoints that are sent, by message.
         """
-        if not marks:
+        if not overlays:
             return (*self.json, *[message.json for message in self.rest])
-        new = self._write(marks)
+        new = self._write(overlays)
         json = list(self.json)
         for number in {index // CHUNK: None for index in new if index < len(json) * CHUNK}:
             messages = enumerate(self.chunks[number], number * CHUNK)
@@ -96,8 +96,8 @@ class Settled(msgspec.Struct, frozen=True):
         rest = enumerate(self.rest, len(json) * CHUNK)
         return (*json, *[new.get(index, message.json) for index, message in rest])
 
-    def dicts(self, marks: Marks = _NONE) -> list[object]:
-        """All messages as read-only dicts; the list is the caller's.  ``marks`` as in ``pieces``.
+    def dicts(self, overlays: Overlays = _NONE) -> list[object]:
+        """All messages as read-only dicts; the list is the caller's.  ``overlays`` as in ``pieces``.
 
         What is in ``memo`` is copied at once; only chunks that are not are looked at.
         """
@@ -110,7 +110,7 @@ class Settled(msgspec.Struct, frozen=True):
             if self.memo is not None:
                 self.memo.messages = found[:]
         found += [message.dict() for message in self.rest]
-        for index, json in self._write(marks).items():
+        for index, json in self._write(overlays).items():
             found[index] = freeze(msgspec.json.decode(json.removeprefix(b",")))
         return found
 
@@ -125,10 +125,10 @@ class Settled(msgspec.Struct, frozen=True):
             return whole
         return bisect_left(range(1, whole), True, key=is_other)
 
-    def _write(self, marks: Marks) -> Mapping[int, bytes]:
+    def _write(self, overlays: Overlays) -> Mapping[int, bytes]:
         """The messages that have breakpoints, with them."""
         found: dict[int, bytes] = {}
-        for index, asked in marks.items():
+        for index, asked in overlays.items():
             chunk, place = divmod(index, CHUNK)
             message = (self.chunks[chunk] if chunk < len(self.chunks) else self.rest)[place]
             found[index] = put_breakpoints(message.json, asked, shift=1 if index else 0)

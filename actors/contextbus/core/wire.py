@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from contextbus.core import json_text
+from contextbus.core.cache_control import without_breakpoints
 from contextbus.core.escape import escape_attribute, escape_text
-from contextbus_protocol.chat import AnyPart, Cache, ChatMessage, Part, ToolCall, ToolResult, Unknown
+from contextbus_protocol.chat import AnyPart, Cache, ChatMessage, Part, Text, ToolCall, ToolResult, Unknown
 
 TEXTS_VERSION: Final = 1
 """Version of the fixed texts below (P.E.2)."""
@@ -23,8 +25,6 @@ LEFT_OUT: Final = "[{kind} left out: this model's API does not take it here]"
 COMPACTION: Final = "compaction"
 """Kind of a piece that stands for everything before it but the system layer (anthropic.A17, responses.L7)."""
 
-_WITH_BREAKPOINTS: Final = ("anthropic",)
-_BREAKPOINTS: Final = ("cache_control", "_cache_breakpoint")
 _SOURCES: Final = ("base64", "url", "file", "text")
 _KIND = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SNAPSHOT = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
@@ -49,6 +49,7 @@ RepairCode = Literal[
     "misplaced",
     "missing-tools",
     "compacted",
+    "prefill",
 ]
 
 Layer = Literal["system", "user", "assistant", "result"]
@@ -82,10 +83,22 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """A provider message as JSON, without breakpoints, and where breakpoints are asked for."""
+    """A provider message as JSON, without breakpoints, and where breakpoints are asked for.
+
+    ``kind`` is the target's own note on where it belongs.
+    """
 
     json: bytes
     marks: tuple[Mark, ...] = ()
+    kind: str = ""
+
+
+class WrittenResult(msgspec.Struct, frozen=True, gc=False):
+    """A tool's result as the target writes it: ``beside`` are blocks that stand behind all results of the group."""
+
+    json: bytes
+    codes: tuple[RepairCode, ...] = ()
+    beside: tuple[bytes, ...] = ()
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
@@ -100,7 +113,9 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     """A call of the open group.
 
     ``turn`` is the assistant message that made it, ``place`` the number of pieces of that message before it, ``name``
-    the tool's as it was called, ``error`` what is missing says, ``order`` the place of its result among the group's.
+    the tool's as it was called, ``error`` what is missing says, ``beside`` what a result brings that stands behind all
+    results.  ``order`` is the place of its result among the group's as they came: Responses alone lays them out so
+    (responses.R9), the others in the order of their calls.
     """
 
     id: str
@@ -111,6 +126,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     json: bytes
     error: str = NO_RESULT
     result: bytes | None = None
+    beside: tuple[bytes, ...] = ()
     cache: Cache = False
     result_cache: Cache = False
     order: int = 0
@@ -165,6 +181,11 @@ class Target(Protocol):
         ...
 
     @property
+    def takes_breakpoints(self) -> bool:
+        """Whether the provider takes breakpoints from the caller; the others' are dropped (P.E.4)."""
+        ...
+
+    @property
     def merges(self) -> bool:
         """Whether neighbours of one role become one message."""
         ...
@@ -188,6 +209,22 @@ class Target(Protocol):
         """Whether the provider accepts the id of a call."""
         ...
 
+    def write_breakpoint(self, cache: Cache) -> bytes:
+        """The members of a block that ask for a breakpoint behind it, comma in front; empty where none is taken."""
+        ...
+
+    def read_breakpoint(self, members: Mapping[str, object]) -> Cache:
+        """What an object of the caller's in the provider's own form asks for."""
+        ...
+
+    def thinks(self, members: Mapping[str, object]) -> bool:
+        """Whether members of the caller's for the body make the model think, which no prefill goes with (P.C.4)."""
+        ...
+
+    def loses_signature(self, part: Part) -> bool:
+        """Whether a part came with a signature of a call or text that does not go back with it (P.E.5)."""
+        ...
+
     def part(self, part: AnyPart, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         """A part that is neither call nor result; None where nothing of it is sent."""
         ...
@@ -200,7 +237,7 @@ class Target(Protocol):
         """A call with its wire id and sound arguments."""
         ...
 
-    def result(self, result: ToolResult, call: Call) -> tuple[bytes, tuple[RepairCode, ...]]:
+    def result(self, result: ToolResult, call: Call) -> WrittenResult:
         """A tool's result for a call."""
         ...
 
@@ -224,16 +261,16 @@ class Target(Protocol):
         """A tool definition; ``parameters`` is a JSON Schema."""
         ...
 
-    def fields(self, system: tuple[bytes, ...], tools: bytes | None) -> dict[str, bytes]:
+    def fields(self, system: tuple[Written, ...], tools: Written | None) -> dict[str, Written]:
         """The members of the body before ``messages``."""
         ...
 
-    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def lead(self, system: tuple[Written, ...]) -> tuple[bytes, ...]:
         """What of the system layer begins the list of messages; the rest is in a field of its own."""
         ...
 
-    def system(self, message: ChatMessage) -> bytes | None:
-        """A message of the system layer; None where it is empty."""
+    def system(self, message: ChatMessage) -> Written | None:
+        """A message of the system layer, marked where its parts ask for it; None where it is empty."""
         ...
 
     def opening(self) -> bytes | None:
@@ -241,7 +278,7 @@ class Target(Protocol):
         ...
 
     def close(self, group: Group, *, prefilled: bool) -> tuple[Group, bool]:
-        """The last group made fit to end a request, and whether a user message was put behind it (P.E.17).
+        """The last group made fit to end a request, and whether that changed anything (P.E.17, anthropic.A5).
 
         ``prefilled`` tells that a prefill follows it.
         """
@@ -285,28 +322,10 @@ def native_part(part: Unknown, provider: str, modelled: tuple[str, ...]) -> str 
     return data if kept == value else json_text.encode(kept).decode()
 
 
-def without_breakpoints(value: dict[str, object]) -> dict[str, object]:
-    """A block of a provider's without breakpoints behind it or behind blocks inside it (P.E.4)."""
-    kept = {key: item for key, item in value.items() if key not in _BREAKPOINTS}
-    content = json_text.as_list(kept.get("content"))
-    if content is not None:
-        blocks = [(block, json_text.as_object(block)) for block in content]
-        kept["content"] = [block if inner is None else without_breakpoints(inner) for block, inner in blocks]
-    source = json_text.as_object(kept.get("source"))
-    if source is not None:
-        kept["source"] = without_breakpoints(source)
-    return kept
-
-
 def _has_new_source(value: dict[str, object]) -> bool:
     """Whether an image or document comes in a form that we do not model."""
     source = json_text.as_object(value.get("source"))
     return source is not None and source.get("type") not in _SOURCES
-
-
-def takes_breakpoints(target: Target) -> bool:
-    """Whether a target's provider takes breakpoints from the caller; the others' are dropped (P.E.4)."""
-    return target.name in _WITH_BREAKPOINTS
 
 
 def is_issued_elsewhere(part: Part, target: Target) -> bool:
@@ -327,6 +346,17 @@ def kind_of(part: Unknown) -> str:
     """The kind of a part, for a text that names it."""
     kind = json_text.read_object(part.data).get("type")
     return kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "part"
+
+
+def left_out(part: Part) -> str:
+    """The fixed text in place of a part that the target does not take."""
+    return LEFT_OUT.format(kind=kind_of(part) if isinstance(part, Unknown) else type(part).__name__.lower())
+
+
+def late_system_turn(message: ChatMessage, target: Target) -> Turn:
+    """A system message after the start as a user message in a fixed escaped element (P.E.19)."""
+    text = "\n".join(part.text for part in message.content if isinstance(part, Text))
+    return Turn("user", (target.text(element("system_message", text)),))
 
 
 def digest_hex(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, cast
 
 from contextbus.core import ai_sdk, json_text
-from contextbus.core.breakpoints import read_cache
+from contextbus.core.cache_control import read_cache
 from contextbus.core.importers.reading import CACHE_KEY, Object, an_object, fail, rest_of, to_json
 from contextbus_protocol.chat import Cache, ProviderData, Unknown
 from contextbus_protocol.digests import clean_text

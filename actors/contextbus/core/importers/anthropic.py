@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from contextbus.core.breakpoints import read_cache
+from contextbus.core.cache_control import read_cache
 from contextbus.core.importers.reading import (
     Conversation,
     Object,

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from contextbus.core.breakpoints import read_cache
+from contextbus.core.cache_control import read_cache
 from contextbus.core.importers.anthropic import read_content
 from contextbus.core.importers.claude_code_tree import Answer, Chosen, Entry, answer_of, choose_entries
 from contextbus.core.importers.reading import Conversation, an_object, conversation_id, rest_of

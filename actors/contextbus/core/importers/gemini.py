@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from contextbus.core.breakpoints import read_cache
+from contextbus.core.cache_control import read_cache
 from contextbus.core.importers.gemini_parts import Origin, Paired, named, read_part
 from contextbus.core.importers.reading import (
     Conversation,

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from typing import Final
 
-from contextbus.core.breakpoints import read_cache
+from contextbus.core.cache_control import read_cache
 from contextbus.core.importers.reading import (
     CACHE_KEY,
     Object,

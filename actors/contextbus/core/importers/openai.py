@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from contextbus.core.breakpoints import read_cache
+from contextbus.core.cache_control import read_cache
 from contextbus.core.importers.reading import (
     Conversation,
     Object,

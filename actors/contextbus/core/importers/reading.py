@@ -8,9 +8,8 @@ from typing import Final, Literal, NoReturn, cast
 
 import msgspec
 
-from contextbus.core import breakpoints, json_text
-from contextbus.core.breakpoints import read_cache
-from contextbus.core.wire import without_breakpoints
+from contextbus.core import cache_control, json_text
+from contextbus.core.cache_control import read_cache, without_breakpoints
 from contextbus_protocol.chat import AnyPart, ChatMessage, Document, Image, ProviderData, ResultPart, Text, Unknown
 from contextbus_protocol.digests import clean_text
 from contextbus_protocol.errors import ErrorData, InvalidTypeError
@@ -20,9 +19,9 @@ Form = Literal[Provider, "claude-code", "codex"]
 """Whose form a file of conversations has: a provider's, or that of a coding agent's sessions."""
 Object = dict[str, object]
 
-CACHE_KEY: Final = breakpoints.CACHE_KEY
+CACHE_KEY: Final = cache_control.CACHE_KEY
 LONGEST_SHOWN: Final = 20
-_BREAKPOINTS: Final = (CACHE_KEY, "cache_control")
+_BREAKPOINTS: Final = (CACHE_KEY, cache_control.CONTROL_KEY)
 
 
 class Conversation(msgspec.Struct, frozen=True):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from contextbus.core import json_text, wire
-from contextbus.core.breakpoints import write_list
+from contextbus.core.breakpoints import join_written, write_list
+from contextbus.core.cache_control import read_control, write_control
 from contextbus.core.json_text import quote
 from contextbus.core.prefill_models import takes_prefill
-from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
+from contextbus.core.targets.gemini_media import is_signed
+from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written, WrittenResult
 from contextbus_protocol.chat import (
     AnyPart,
+    Cache,
     ChatMessage,
     Document,
     Image,
@@ -51,6 +55,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
     name: Literal["anthropic"] = "anthropic"
     provider: Literal["anthropic"] = PROVIDER
     list_name: Literal["messages"] = "messages"
+    takes_breakpoints: Literal[True] = True
     merges: Literal[True] = True
     calls_last: Literal[True] = True
     results_alone: Literal[False] = False
@@ -64,6 +69,23 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
     def takes_id(self, call_id: str) -> bool:
         """``^[a-zA-Z0-9_-]+$`` (anthropic.A9)."""
         return _ID.fullmatch(call_id) is not None
+
+    def write_breakpoint(self, cache: Cache) -> bytes:
+        """A ``cache_control`` (anthropic.A15)."""
+        return b',"cache_control":' + json_text.encode(write_control(cache))
+
+    def read_breakpoint(self, members: Mapping[str, object]) -> Cache:
+        """What its ``cache_control`` asks for; at the body itself that is the automatic one."""
+        return read_control(members)
+
+    def thinks(self, members: Mapping[str, object]) -> bool:
+        """Whether ``thinking`` is there and not disabled."""
+        asked = members.get("thinking")
+        return asked is not None and json_text.read_object(json_text.encode(asked).decode()).get("type") != "disabled"
+
+    def loses_signature(self, part: Part) -> bool:
+        """Signatures of Gemini's calls and texts stay behind (P.E.5)."""
+        return is_signed(part)
 
     def part(self, part: AnyPart, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         """A content block (anthropic.A4, A13)."""
@@ -81,7 +103,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
             case Unknown():
                 data = wire.native_part(part, PROVIDER, _MODELLED)
                 if data is None:
-                    return self._left_out(wire.kind_of(part)), "unknown-part"
+                    return self.text(wire.left_out(part)), "unknown-part"
                 if wire.kind_of(part) == _COMPACTION:
                     return _compaction(data, layer)
                 return Piece(data.encode(), "other"), None
@@ -99,7 +121,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         fields = (quote(wire), name, arguments.encode(), _members(call))
         return b'{"type":"tool_use","id":%b,"name":%b,"input":%b%b}' % fields
 
-    def result(self, result: ToolResult, call: Call) -> tuple[bytes, tuple[RepairCode, ...]]:
+    def result(self, result: ToolResult, call: Call) -> WrittenResult:
         """A ``tool_result`` block; its content is a string where it is one plain text."""
         written = [(part, *self.part(part, "result")) for part in result.content]
         kept = [(part, piece) for part, piece, _ in written if piece is not None]
@@ -109,7 +131,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
             content = b',"content":' + quote(kept[0][0].text)
         error = b',"is_error":true' if result.error else b""
         fields = (quote(call.wire), content, error, _members(result))
-        return b'{"type":"tool_result","tool_use_id":%b%b%b%b}' % fields, codes
+        return WrittenResult(b'{"type":"tool_result","tool_use_id":%b%b%b%b}' % fields, codes)
 
     def error_result(self, text: str, call: Call) -> bytes:
         """A ``tool_result`` block that is an error."""
@@ -123,8 +145,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
     def late_system(self, pieces: tuple[Piece, ...], message: ChatMessage) -> Turn:
         """A user message in a fixed escaped element (P.E.19)."""
         del pieces
-        text = "\n".join(part.text for part in message.content if isinstance(part, Text))
-        return Turn("user", (self.text(wire.element("system_message", text)),))
+        return wire.late_system_turn(message, self)
 
     def lay_out(self, group: Group) -> tuple[Written, ...]:
         """One assistant message, calls last; then one user message, results first in call order (A6, A7, L3)."""
@@ -144,33 +165,40 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         about = b',"description":' + quote(description) if description else b""
         return b'{"name":%b%b,"input_schema":%b}' % (quote(wire_name(name)), about, parameters)
 
-    def fields(self, system: tuple[bytes, ...], tools: bytes | None) -> dict[str, bytes]:
+    def fields(self, system: tuple[Written, ...], tools: Written | None) -> dict[str, Written]:
         """``system`` and ``tools``, where there are any (anthropic.A12)."""
-        found: dict[str, bytes] = {}
+        found: dict[str, Written] = {}
         if system:
-            found["system"] = b"[%b]" % b",".join(system)
+            found["system"] = join_written(system)
         if tools is not None:
             found["tools"] = tools
         return found
 
-    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def lead(self, system: tuple[Written, ...]) -> tuple[bytes, ...]:
         """Nothing: system messages are a field."""
         del system
         return ()
 
-    def system(self, message: ChatMessage) -> bytes | None:
+    def system(self, message: ChatMessage) -> Written | None:
         """Text blocks of the top-level system prompt."""
         texts = [part for part in message.content if isinstance(part, Text) and part.text.strip()]
         if not texts:
             return None
-        return b",".join(b'{"type":"text","text":%b%b}' % (quote(part.text), _members(part)) for part in texts)
+        return write_list(
+            [
+                Piece(b'{"type":"text","text":%b%b}' % (quote(part.text), _members(part)), "text", part.cache)
+                for part in texts
+            ],
+            b"",
+            b"",
+        )
 
     def opening(self) -> bytes | None:
         """The first message is the user's (anthropic.A2, P.E.16)."""
         return b'{"role":"user","content":[%b]}' % self.text(wire.OPENING).json
 
     def close(self, group: Group, *, prefilled: bool) -> tuple[Group, bool]:
-        """An answer at the end stays; behind it a user message where the model takes no prefill (anthropic.A5)."""
+        """An answer at the end stays last and is stripped, or a user message follows it (anthropic.A5, P.E.17)."""
         if not group.turns or group.others or group.answered:
             return group, False
         turn = group.turns[-1]
@@ -178,8 +206,11 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
         if prefilled or not self.takes_prefill or last is None or last.kind != "text":
             user = Turn("user", (self.text(wire.CONTINUE),))
             return Group(group.turns, group.calls, (user,), group.answered), True
-        pieces = (*turn.pieces[:-1], _strip_end(last))
-        return Group((*group.turns[:-1], Turn(turn.role, pieces)), group.calls, (), group.answered), False
+        stripped = _strip_end(last)
+        if stripped is last:
+            return group, False
+        turn = Turn(turn.role, (*turn.pieces[:-1], stripped))
+        return Group((*group.turns[:-1], turn), group.calls, (), group.answered), True
 
     def prefill(self, text: str) -> bytes:
         """An assistant message, stripped at its end (anthropic.A5)."""
@@ -198,10 +229,7 @@ class AnthropicTarget(msgspec.Struct, frozen=True):
     def _placed(self, part: Part, json: bytes | None, layer: Layer) -> tuple[Piece, RepairCode | None]:
         if layer in ("user", "result") and json is not None:
             return Piece(json, "other"), None
-        return self._left_out(type(part).__name__.lower()), "misplaced" if json is not None else "unknown-part"
-
-    def _left_out(self, kind: str) -> Piece:
-        return self.text(wire.LEFT_OUT.format(kind=kind))
+        return self.text(wire.left_out(part)), "misplaced" if json is not None else "unknown-part"
 
 
 def wire_name(name: str) -> str:
@@ -211,7 +239,10 @@ def wire_name(name: str) -> str:
 
 def _strip_end(piece: Piece) -> Piece:
     block = json_text.read_object(piece.json.decode())
-    block["text"] = str(block["text"]).rstrip()
+    text = str(block["text"])
+    if text == text.rstrip():
+        return piece
+    block["text"] = text.rstrip()
     return Piece(json_text.encode(block), piece.kind, piece.cache)
 
 

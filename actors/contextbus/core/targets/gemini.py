@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
 from contextbus.core import json_text, wire
+from contextbus.core.breakpoints import join_written, write_list
 from contextbus.core.json_text import quote
 from contextbus.core.targets import gemini_media as media
 from contextbus.core.targets.gemini_tools import NAME
-from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
+from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written, WrittenResult
 from contextbus_protocol.chat import (
     AnyPart,
+    Cache,
     ChatMessage,
     Document,
     Image,
@@ -33,7 +36,6 @@ NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """The documented signature of a call that no Gemini model signed (gemini.G8)."""
 
 _OUTSIDE_NAME = re.compile(r"[^A-Za-z0-9_.:-]")
-_BESIDE: Final = b"\x1e"  # no JSON text holds this byte, so it parts a result from the media that stand beside it
 _PAIRED: Final = ("text", "functionCall", "functionResponse")  # data fields that never go back as they came
 _RESULT_MEMBERS: Final = ("scheduling", "willContinue")
 
@@ -49,6 +51,7 @@ class GeminiTarget(msgspec.Struct, frozen=True):
     provider: Literal["gemini"] = PROVIDER
     list_name: Literal["contents"] = "contents"
     takes_prefill: Literal[False] = False
+    takes_breakpoints: Literal[False] = False
     merges: Literal[True] = True
     calls_last: Literal[False] = False
     results_alone: Literal[True] = True
@@ -63,6 +66,25 @@ class GeminiTarget(msgspec.Struct, frozen=True):
         """Any: there is no rule for ids, and only those that Gemini gave go back."""
         del call_id
         return True
+
+    def write_breakpoint(self, cache: Cache) -> bytes:
+        """Nothing: this API takes none from the caller."""
+        del cache
+        return b""
+
+    def read_breakpoint(self, members: Mapping[str, object]) -> Cache:
+        """False: this API knows none."""
+        del members
+        return False
+
+    def thinks(self, members: Mapping[str, object]) -> bool:
+        """False: no model of this API takes a prefill, which is what asks."""
+        del members
+        return False
+
+    def loses_signature(self, part: Part) -> bool:
+        """One that another model of Gemini's gave stays behind (P.E.5)."""
+        return media.is_signed(part) and wire.is_issued_elsewhere(part, self)
 
     def part(self, part: AnyPart, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         """A part of a content, with one data field (gemini.G3, G5)."""
@@ -91,7 +113,7 @@ class GeminiTarget(msgspec.Struct, frozen=True):
         fields = (given, quote(wire_name(call.name)), arguments.encode(), self._signed(call))
         return b'{"functionCall":{%b"name":%b,"args":%b}%b}' % fields
 
-    def result(self, result: ToolResult, call: Call) -> tuple[bytes, tuple[RepairCode, ...]]:
+    def result(self, result: ToolResult, call: Call) -> WrittenResult:
         """A ``functionResponse`` part, with the media that the tool returned inside or behind it (gemini.G6).
 
         Its response is ``{"result": text}`` or ``{"error": text}``, but an object that came from Gemini stays one.
@@ -111,7 +133,7 @@ class GeminiTarget(msgspec.Struct, frozen=True):
             field = self._native(part) if isinstance(part, Unknown) else media.data_field(part)
             if field is None:
                 codes.append("unknown-part")
-                texts.append(_left_out(part))
+                texts.append(wire.left_out(part))
             elif media.goes_into_result(part, self.model_id):
                 nested.append(b"{%b%b}" % (field, media.members(part, media.NESTED_MEMBERS)))
             else:
@@ -121,7 +143,7 @@ class GeminiTarget(msgspec.Struct, frozen=True):
         inside += media.members(result, _RESULT_MEMBERS)
         behind = media.members(result, media.MEMBERS)
         written = b'{"functionResponse":{%b,"response":%b%b}%b}' % (_answer_to(call), response, inside, behind)
-        return _BESIDE.join((written, *beside)), tuple(codes)
+        return WrittenResult(written, tuple(codes), tuple(beside))
 
     def error_result(self, text: str, call: Call) -> bytes:
         """A ``functionResponse`` part that says what went wrong."""
@@ -134,17 +156,15 @@ class GeminiTarget(msgspec.Struct, frozen=True):
     def late_system(self, pieces: tuple[Piece, ...], message: ChatMessage) -> Turn:
         """A user content in a fixed escaped element (P.E.19)."""
         del pieces
-        text = "\n".join(part.text for part in message.content if isinstance(part, Text))
-        return Turn("user", (self.text(wire.element("system_message", text)),))
+        return wire.late_system_turn(message, self)
 
     def lay_out(self, group: Group) -> tuple[Written, ...]:
         """One model content, calls where they were made; then one user content, results first (gemini.G4, G7)."""
         messages: list[Written] = []
         if group.turns:
             messages.append(Written(b'{"role":"model","parts":[%b]}' % b",".join(_model_parts(group))))
-        results = [call.result.split(_BESIDE) for call in group.calls if call.result is not None]
-        parts = [written[0] for written in results]
-        parts += [item for written in results for item in written[1:]]
+        parts = [call.result for call in group.calls if call.result is not None]
+        parts += [item for call in group.calls for item in call.beside]
         parts += [piece.json for turn in group.others for piece in turn.pieces]
         if parts:
             messages.append(Written(b'{"role":"user","parts":[%b]}' % b",".join(parts)))
@@ -159,24 +179,24 @@ class GeminiTarget(msgspec.Struct, frozen=True):
         fields = (quote(wire_name(name)), about, parameters)
         return b'{"functionDeclarations":[{"name":%b%b,"parametersJsonSchema":%b}]}' % fields
 
-    def fields(self, system: tuple[bytes, ...], tools: bytes | None) -> dict[str, bytes]:
+    def fields(self, system: tuple[Written, ...], tools: Written | None) -> dict[str, Written]:
         """``systemInstruction`` and ``tools``, where there are any; all functions are declared in one tool."""
-        found: dict[str, bytes] = {}
+        found: dict[str, Written] = {}
         if system:
-            found["systemInstruction"] = b'{"parts":[%b]}' % b",".join(system)
+            found["systemInstruction"] = join_written(system, b'{"parts":[', b"]}")
         if tools is not None:
-            found["tools"] = _join_declarations(tools)
+            found["tools"] = Written(_join_declarations(tools.json))
         return found
 
-    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def lead(self, system: tuple[Written, ...]) -> tuple[bytes, ...]:
         """Nothing: the system layer is a field."""
         del system
         return ()
 
-    def system(self, message: ChatMessage) -> bytes | None:
+    def system(self, message: ChatMessage) -> Written | None:
         """Text parts of the system instruction."""
         texts = [part.text for part in message.content if isinstance(part, Text) and part.text]
-        return b",".join(self.text(text).json for text in texts) if texts else None
+        return write_list(map(self.text, texts), b"", b"") if texts else None
 
     def opening(self) -> bytes | None:
         """The first content is the user's (gemini.G1, P.E.16)."""
@@ -221,9 +241,9 @@ class GeminiTarget(msgspec.Struct, frozen=True):
             return (self.text(text), None) if text else (None, "empty")
         field = media.data_field(part)
         if field is None:
-            return self.text(_left_out(part)), "unknown-part"
+            return self.text(wire.left_out(part)), "unknown-part"
         if layer != "user" and not (layer == "assistant" and media.is_own(part)):
-            return self.text(_left_out(part)), "misplaced"
+            return self.text(wire.left_out(part)), "misplaced"
         piece = self._piece(field, part, layer)
         if isinstance(part, Document) and part.title:  # a part has no place for a title, so it goes before
             piece = Piece(self.text(part.title).json + b"," + piece.json, "text")
@@ -232,7 +252,7 @@ class GeminiTarget(msgspec.Struct, frozen=True):
     def _unknown(self, part: Unknown, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         field = self._native(part) if layer in ("user", "assistant") else None
         if field is None:
-            return self.text(_left_out(part)), "unknown-part"
+            return self.text(wire.left_out(part)), "unknown-part"
         if media.own_data(part).get("thought") is not True:
             return self._piece(field, part, layer), None
         if layer != "assistant" or wire.is_issued_elsewhere(part, self):
@@ -306,11 +326,6 @@ def _response(result: ToolResult, texts: list[str]) -> bytes:
         if own is not None:
             return own.encode()
     return b'{"%b":%b}' % (b"error" if result.error else b"result", quote("\n".join(texts)))
-
-
-def _left_out(part: Part) -> str:
-    kind = wire.kind_of(part) if isinstance(part, Unknown) else type(part).__name__.lower()
-    return wire.LEFT_OUT.format(kind=kind)
 
 
 @functools.lru_cache(maxsize=64)

@@ -53,6 +53,11 @@ def is_own(part: Part) -> bool:
     return part.provider_data is not None and part.provider_data.provider == PROVIDER
 
 
+def is_signed(part: Part) -> bool:
+    """Whether a part came with a thought signature of Gemini's (gemini.G8)."""
+    return is_own(part) and "thoughtSignature" in own_data(part)
+
+
 def own_data(part: Part) -> dict[str, object]:
     """The members that came with a part of Gemini's; empty for any other."""
     if part.provider_data is None or part.provider_data.provider != PROVIDER:

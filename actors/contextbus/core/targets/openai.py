@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from contextbus.core import json_text, wire
 from contextbus.core.json_text import quote
-from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
+from contextbus.core.targets.gemini_media import is_signed
+from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written, WrittenResult
 from contextbus_protocol.chat import (
     AnyPart,
+    Cache,
     ChatMessage,
     Document,
     Image,
@@ -45,6 +47,7 @@ class OpenAITarget(msgspec.Struct, frozen=True):
     provider: Literal["openai"] = PROVIDER
     list_name: Literal["messages"] = "messages"
     takes_prefill: Literal[False] = False
+    takes_breakpoints: Literal[False] = False
     merges: Literal[False] = False
     calls_last: Literal[False] = False
     results_alone: Literal[False] = False
@@ -53,6 +56,25 @@ class OpenAITarget(msgspec.Struct, frozen=True):
     def takes_id(self, call_id: str) -> bool:
         """1 to 40 characters (openai.C7)."""
         return 0 < len(call_id) <= LONGEST_ID and call_id.isprintable()
+
+    def write_breakpoint(self, cache: Cache) -> bytes:
+        """Nothing: this API takes none from the caller."""
+        del cache
+        return b""
+
+    def read_breakpoint(self, members: Mapping[str, object]) -> Cache:
+        """False: this API knows none."""
+        del members
+        return False
+
+    def thinks(self, members: Mapping[str, object]) -> bool:
+        """False: no model of this API takes a prefill, which is what asks."""
+        del members
+        return False
+
+    def loses_signature(self, part: Part) -> bool:
+        """Signatures of Gemini's calls and texts stay behind (P.E.5)."""
+        return is_signed(part)
 
     def part(self, part: AnyPart, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         """A content part; reasoning is never sent, this API has no place for it (P.E.5)."""
@@ -88,12 +110,12 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         fields = (quote(wire), name, quote(arguments))
         return b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % fields
 
-    def result(self, result: ToolResult, call: Call) -> tuple[bytes, tuple[RepairCode, ...]]:
+    def result(self, result: ToolResult, call: Call) -> WrittenResult:
         """A ``tool`` message; this API has no mark for a failed call."""
         written = [self.part(part, "result") for part in result.content]
         content = _content(piece for piece, _ in written if piece is not None) or b'""'
         codes: tuple[RepairCode, ...] = tuple(code for _, code in written if code is not None)
-        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(call.wire), content), codes
+        return WrittenResult(b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quote(call.wire), content), codes)
 
     def error_result(self, text: str, call: Call) -> bytes:
         """A ``tool`` message that says what went wrong."""
@@ -123,22 +145,22 @@ class OpenAITarget(msgspec.Struct, frozen=True):
         fields = (quote(wire_name(name)), about, parameters)
         return b'{"type":"function","function":{"name":%b%b,"parameters":%b}}' % fields
 
-    def fields(self, system: tuple[bytes, ...], tools: bytes | None) -> dict[str, bytes]:
+    def fields(self, system: tuple[Written, ...], tools: Written | None) -> dict[str, Written]:
         """``tools``, where there are any; system messages are messages."""
         del system
         return {} if tools is None else {"tools": tools}
 
-    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def lead(self, system: tuple[Written, ...]) -> tuple[bytes, ...]:
         """All of it: system messages are messages."""
-        return system
+        return tuple(message.json for message in system)
 
-    def system(self, message: ChatMessage) -> bytes | None:
+    def system(self, message: ChatMessage) -> Written | None:
         """A message of its own."""
         texts = [_text(part, "system")[0] for part in message.content if isinstance(part, Text)]
         pieces = [piece for piece in texts if piece is not None]
         if not pieces:
             return None
-        return _message(Turn(_system_role(message), tuple(pieces), self.members(message)))
+        return Written(_message(Turn(_system_role(message), tuple(pieces), self.members(message))))
 
     def opening(self) -> bytes | None:
         """None: the assistant may speak first."""
@@ -161,12 +183,12 @@ class OpenAITarget(msgspec.Struct, frozen=True):
                 return Piece(b'{"id":%b}' % quote(audio), _AUDIO), None
         if data is not None and layer == "user":
             return Piece(data.encode(), "other"), None
-        return self.text(wire.LEFT_OUT.format(kind=wire.kind_of(part))), "unknown-part"
+        return self.text(wire.left_out(part)), "unknown-part"
 
     def _placed(self, part: Part, json: bytes | None, layer: Layer) -> tuple[Piece, RepairCode | None]:
         if layer == "user" and json is not None:
             return Piece(json, "other"), None
-        left_out = self.text(wire.LEFT_OUT.format(kind=type(part).__name__.lower()))
+        left_out = self.text(wire.left_out(part))
         return left_out, "misplaced" if json is not None else "unknown-part"
 
 

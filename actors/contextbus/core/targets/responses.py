@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from contextbus.core import json_text
 from contextbus.core.json_text import quote
+from contextbus.core.targets.gemini_media import is_signed
 from contextbus.core.targets.responses_calls import content, content_list, wire_name, write_call, write_result
 from contextbus.core.targets.responses_pairing import fit
 from contextbus.core.targets.responses_parts import (
@@ -24,12 +25,14 @@ from contextbus.core.targets.responses_parts import (
     unknown_piece,
     written,
 )
-from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written
+from contextbus.core.wire import Call, Group, Layer, Piece, RepairCode, Turn, Written, WrittenResult
 from contextbus_protocol.chat import (
     AnyPart,
+    Cache,
     ChatMessage,
     Document,
     Image,
+    Part,
     Reasoning,
     Text,
     ToolCall,
@@ -53,6 +56,7 @@ class ResponsesTarget(msgspec.Struct, frozen=True):
     provider: Literal["openai-responses"] = PROVIDER
     list_name: Literal["input"] = "input"
     takes_prefill: Literal[False] = False
+    takes_breakpoints: Literal[False] = False
     merges: Literal[False] = False
     calls_last: Literal[False] = False
     results_alone: Literal[False] = False
@@ -65,6 +69,25 @@ class ResponsesTarget(msgspec.Struct, frozen=True):
     def fit(self, message: ChatMessage) -> tuple[ChatMessage, tuple[RepairCode, ...]]:
         """Reasoning stands in front of its item or nowhere, an id behind its reasoning (responses.R5, L6)."""
         return fit(message, self)
+
+    def write_breakpoint(self, cache: Cache) -> bytes:
+        """Nothing: this API takes none from the caller."""
+        del cache
+        return b""
+
+    def read_breakpoint(self, members: Mapping[str, object]) -> Cache:
+        """False: this API knows none."""
+        del members
+        return False
+
+    def thinks(self, members: Mapping[str, object]) -> bool:
+        """False: no model of this API takes a prefill, which is what asks."""
+        del members
+        return False
+
+    def loses_signature(self, part: Part) -> bool:
+        """Signatures of Gemini's calls and texts stay behind (P.E.5)."""
+        return is_signed(part)
 
     def part(self, part: AnyPart, layer: Layer) -> tuple[Piece | None, RepairCode | None]:
         """A content part, or an item of its own (responses.R7)."""
@@ -90,9 +113,10 @@ class ResponsesTarget(msgspec.Struct, frozen=True):
         """A call's item (responses.R2, R3)."""
         return write_call(call, wire, arguments)
 
-    def result(self, result: ToolResult, call: Call) -> tuple[bytes, tuple[RepairCode, ...]]:
+    def result(self, result: ToolResult, call: Call) -> WrittenResult:
         """A call's output; functions have no mark for a failed call."""
-        return write_result(result, call)
+        json, codes = write_result(result, call)
+        return WrittenResult(json, codes)
 
     def error_result(self, text: str, call: Call) -> bytes:
         """An output that says what went wrong."""
@@ -124,29 +148,30 @@ class ResponsesTarget(msgspec.Struct, frozen=True):
         fields = (quote(wire_name(name)), about, parameters)
         return b'{"type":"function","name":%b%b,"parameters":%b,"strict":false}' % fields
 
-    def fields(self, system: tuple[bytes, ...], tools: bytes | None) -> dict[str, bytes]:
+    def fields(self, system: tuple[Written, ...], tools: Written | None) -> dict[str, Written]:
         """``instructions``, where a request came with them, and ``tools``, where there are any."""
-        found: dict[str, bytes] = {}
-        texts = [str(msgspec.json.decode(text)) for text in system if text.startswith(b'"')]
+        found: dict[str, Written] = {}
+        texts = [msgspec.json.decode(item.json, type=str) for item in system if item.kind == _INSTRUCTIONS]
         if texts:
-            found[_INSTRUCTIONS] = quote("\n\n".join(texts))
+            found[_INSTRUCTIONS] = Written(quote("\n\n".join(texts)))
         if tools is not None:
             found["tools"] = tools
         return found
 
-    def lead(self, system: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def lead(self, system: tuple[Written, ...]) -> tuple[bytes, ...]:
         """Messages; what came as ``instructions`` is a text of that field."""
-        return tuple(text for text in system if not text.startswith(b'"'))
+        return tuple(item.json for item in system if item.kind != _INSTRUCTIONS)
 
-    def system(self, message: ChatMessage) -> bytes | None:
-        """A message of its own; ``instructions`` as a JSON string."""
+    def system(self, message: ChatMessage) -> Written | None:
+        """A message of its own; of ``instructions`` the text, marked as such."""
         pieces = [piece for part in message.content if (piece := self.part(part, "system")[0]) is not None]
         if not pieces:
             return None
         if _data(message).get("member") == _INSTRUCTIONS:
-            return quote("\n".join(part.text for part in message.content if isinstance(part, Text)))
+            text = "\n".join(part.text for part in message.content if isinstance(part, Text))
+            return Written(quote(text), kind=_INSTRUCTIONS)
         turn = Turn(_system_role(message), tuple(pieces), self.members(message))
-        return b",".join(_input_items(turn))
+        return Written(b",".join(_input_items(turn)))
 
     def opening(self) -> bytes | None:
         """None: the assistant may speak first."""

@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 
 from contextbus.core import json_text
-from contextbus.core.breakpoints import read_cache, write_list
+from contextbus.core.breakpoints import write_list
+from contextbus.core.cache_control import read_cache
 from contextbus.core.targets.gemini_tools import Declaration, read_gemini_tool
 from contextbus.core.wire import Piece, Target, Written
 from contextbus_protocol.chat import Cache
@@ -193,8 +194,9 @@ def _write(tool: ToolDefinition, target: Target) -> bytes | None:
 @functools.lru_cache(maxsize=64)
 def write_tools(text: str, target: Target) -> Written | None:
     """The definitions in the target's shape, a JSON list; None if none of them is for this target."""
-    written = [(json, tool.cache) for tool in read_tools(text) if (json := _write(tool, target)) is not None]
-    return write_list(Piece(json, cache=cache) for json, cache in written) if written else None
+    tools = [(tool, _write(tool, target)) for tool in read_tools(text)]
+    written = [Piece(json, cache=tool.cache) for tool, json in tools if json is not None]
+    return write_list(written) if written else None
 
 
 @functools.lru_cache(maxsize=64)
