@@ -275,7 +275,7 @@ class Client(Asker):
         """Answer for the host: mostly once, at times late, twice, never, or with a failure."""
         for delay, answer in scripts.answer_callback(ask, self.run, self._random, self.world.faults.callback):
             self.world.at(delay, partial(self.world.send, ask.reply_to, answer))
-            if answer.name == ask.name:
+            if (answer.name, answer.token) == (ask.name, ask.token):
                 self.given.setdefault(ask.command, []).append(answer)
 
     def _take(self, answer: AnyMessage) -> None:

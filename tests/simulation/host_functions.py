@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import msgspec
 
 from contextbus.core.projection import history_state
+from contextbus.core.prompt import implicit_message
 from contextbus.core.run import fold_event
 from contextbus.core.run_state import RunState
 from contextbus.replay.run_log import RunLog
 from contextbus_protocol import blobs, codec
 from contextbus_protocol.callbacks import CallbackAnswered
-from contextbus_protocol.chat import user
+from contextbus_protocol.chat import ChatMessage, user
 from contextbus_protocol.events import PreparedFact, PromptFact, StepCompiled
 from contextbus_protocol.package import Package
 from contextbus_protocol.prompt import PromptParts
@@ -81,11 +82,14 @@ def check_prompts(world: World, log: RunLog, clients: list[Client]) -> None:
             if data is None:
                 continue
             package = codec.decode_json(bytes(blobs.decode_output(data).package), Package)
-            check_tail(parts or PromptParts(), fact, package, command)
+            implicit = tuple(implicit_message(text) for text in texts if text)
+            check_tail(parts or PromptParts(), fact, package, command, implicit)
             assert fact.layer is None or (log.run, fact.layer) in world.server.blobs, f"{command} lost its layer"
 
 
-def check_tail(parts: PromptParts, fact: PromptFact, package: Package, command: str) -> None:
+def check_tail(
+    parts: PromptParts, fact: PromptFact, package: Package, command: str, implicit: tuple[ChatMessage, ...]
+) -> None:
     """The tail of a package is working memory and then the prompt's messages."""
     tail = [m for block in package.blocks if block.placement == "ephemeral-tail" for m in block.messages]
     rest = tail[1:] if tail and "<working_memory" in str(tail[0]) else tail
@@ -94,6 +98,7 @@ def check_tail(parts: PromptParts, fact: PromptFact, package: Package, command: 
     assert len(rest) == len(wanted), f"{command} has {len(rest)} messages of a prompt, not {len(wanted)}"
     for message, expected in zip(rest, wanted, strict=True):
         assert expected in (None, message), f"{command} has another message"
+    assert not fact.implicit or rest[len(parts.state)] in implicit, f"{command} has a text of another command's"
     assert (fact.prefill is None) == (parts.prefill is None), f"{command} lost its prefill"
     assert package.prefill == (parts.prefill if fact.prefill == "sent" else None), f"{command} has another prefill"
 

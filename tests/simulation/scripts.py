@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
+import msgspec
+
 from contextbus.core.skill_loads import BODY_SUFFIX, LOAD_SKILL
 from contextbus_protocol.callbacks import AskCallback, CallbackAnswered, CallbackName, HistoryState
 from contextbus_protocol.chat import ChatMessage, Reasoning, ToolCall, ToolResult, assistant, system, user
@@ -149,7 +151,9 @@ def answer_callback(
         text = chance.choice((f"{ask.query} again", "  ", "rewritten"))
         answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, text=text)
     elif ask.name == "before-compile":
-        answer = CallbackAnswered(run=run, token=ask.token, name=ask.name, text=chance.choice((None, "", "a snippet")))
+        answer = CallbackAnswered(
+            run=run, token=ask.token, name=ask.name, text=chance.choice((None, "", f"a snippet for {ask.command}"))
+        )
     elif ask.name == "transform-context":
         assert ask.history is not None
         given = (user(transformed_text(ask.history)),) if chance.random() < 0.5 else None
@@ -160,7 +164,7 @@ def answer_callback(
             run=run,
             token=ask.token,
             name=ask.name,
-            messages=(user("prepared for this step"),) if changed < 0.3 else None,
+            messages=(user(f"prepared for {ask.command}"),) if changed < 0.3 else None,
             model=BOUND if 0.2 < changed < 0.5 else None,
             overhead_tokens=250 if 0.4 < changed < 0.7 else None,
             tools_digest="sha256:" + "8" * 64 if 0.6 < changed < 0.8 else None,
@@ -171,7 +175,9 @@ def answer_callback(
     failed = CallbackAnswered(run=run, token=ask.token, name=ask.name, code="error", origin_type="KeyError")
     other = HOOKS[HOOKS.index(ask.name) - 1]
     strange = CallbackAnswered(run=run, token=ask.token, name=other, text="another's", overhead_tokens=777)
+    older = msgspec.structs.replace(strange, name=ask.name, token=f"{ask.token}/older", messages=(user("another's"),))
     outcomes: list[list[tuple[float, CallbackAnswered]]] = [
+        [(delay / 2, older), (delay, answer)],
         [],
         [(delay + ask.seconds_left * 2, answer)],
         [(delay / 2, strange), (delay, answer), (delay * 2, answer)],
