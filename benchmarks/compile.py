@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.chef.process import Chef, ChefError, start_chef
 from benchmarks.compile_lines import Figures, Line, list_lines
-from benchmarks.compile_ours import MARKS, TURNS, Ours, load_counter, turns_of
+from benchmarks.compile_ours import TURNS, Ours, load_counter, turns_of
 from benchmarks.conversations import CONVERSATION_KINDS, SYSTEM, write_dict, write_dicts
 from benchmarks.ratios import count_cores
 from benchmarks.whole_step import measure_whole_steps
@@ -93,10 +93,6 @@ def measure(plan: Plan, chef: Chef | None) -> Figures:
     runs = [Ours(kind, length, counter, SUMMARY) for kind in CONVERSATION_KINDS for length in plan.lengths]
     for mine in runs:
         load(chef, mine)
-        if mine.marks != MARKS:
-            figures.note(
-                f"Of {MARKS} breakpoints {mine.marks} are in our payload: those lines show less than they say."
-            )
     warm = Figures(plan.lengths)
     for number in range(-1, plan.rounds):
         into = warm if number < 0 else figures

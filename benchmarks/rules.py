@@ -19,10 +19,11 @@ from contextbus.client.rendered import BlocksInPlace, RenderedHistory
 from contextbus.core.estimate import make_estimator
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import Bodies
+from contextbus.core.new_messages import take_messages
 from contextbus.core.payload import Payload
 from contextbus.core.placement import place
 from contextbus.core.run_state import RunState
-from contextbus.core.step import decide_step, plan_step, take_messages
+from contextbus.core.step import decide_step, plan_step
 from contextbus_protocol.chat import ChatMessage
 from contextbus_protocol.values import EstimatorSpec, Model, Scope, StepOptions
 
@@ -100,7 +101,7 @@ class RulesRun:
         """Come back to the state that was kept.
 
         The list of bodies that later versions of the history share grew meanwhile; this one gets its own, as it has
-        where nobody came back.
+        where nobody came back.  What is known of a list that was handed over stays, and is compared again.
         """
         handle, self._state, self._rendered, self._step = self._mark
         history = handle.history

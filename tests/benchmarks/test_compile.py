@@ -151,6 +151,14 @@ def test_breakpoints_are_spread_and_the_last_is_at_the_end() -> None:
     assert [place for place, message in enumerate(marked) if message.cache] == [9, 19, 29]
 
 
+@pytest.mark.rule("P.E.4")
+@pytest.mark.parametrize("kind", CONVERSATION_KINDS)
+def test_the_line_with_three_breakpoints_sends_three(kind: ConversationKind) -> None:
+    mine = Ours(kind, 40, count_words, "A summary.")
+    assert mine.marks == 3
+    assert mine.time("chunks, three breakpoints", 2) > 0
+
+
 @pytest.mark.parametrize("kind", CONVERSATION_KINDS)
 def test_the_rules_alone_make_the_payload_of_the_whole_history(kind: ConversationKind) -> None:
     """Appended, as a whole list of ours, and as dicts: all come to the payload of rendering everything."""

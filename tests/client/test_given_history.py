@@ -101,7 +101,7 @@ MESSAGES: list[Callable[[], object]] = [
     lambda: {"role": "user", "content": 7},
     lambda: {"role": Role.USER, "content": "of an enum"},
     lambda: MappingProxyType({"role": "user", "content": "a mapping"}),
-    lambda: OrderedDict(role="user", content="ordered"),
+    lambda: OrderedDict[str, str](role="user", content="ordered"),
     lambda: Answer(content="of an SDK"),
     lambda: Answer(content=[Block(type="text", text="block")]),
     lambda: {"role": "assistant", "content": [Block(type="text", text="block of an SDK")]},
@@ -140,7 +140,7 @@ def _mutate(value: object, at: int) -> None:
         name = sorted(members, key=str)[at % len(members)] if members else "more"
         inner = members.get(name)
         if isinstance(inner, dict | list):
-            _mutate(inner, at // 3)
+            _mutate(cast("object", inner), at // 3)
         elif at % 4 == 0:
             members[name] = 1 if inner is True else float(inner) if type(inner) is int else "changed"
         elif at % 4 == 1:
@@ -192,7 +192,7 @@ def test_reading_on_gives_what_reading_the_whole_list_gives(
             case "mutate":
                 _mutate(listed[place - 1] if listed else None, at)
             case "copy":
-                listed = [copy.deepcopy(m) if isinstance(m, dict) else m for m in listed]
+                listed = [copy.deepcopy(cast("object", m)) if isinstance(m, dict) else m for m in listed]
             case _:
                 pass
         before = list(history.messages)
@@ -210,7 +210,8 @@ def test_reading_on_gives_what_reading_the_whole_list_gives(
 @given(st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=6))
 @settings(max_examples=400, deadline=None)
 def test_the_form_of_a_list_is_told_by_what_each_message_tells(makes: list[Callable[[], object]]) -> None:
-    members = [cast("dict[str, object]", m) for m in (make() for make in makes) if isinstance(m, dict) and has_role(m)]
+    made = [cast("dict[str, object]", message) for message in (make() for make in makes) if isinstance(message, dict)]
+    members = [message for message in made if has_role(message)]
     if members:
         assert form_of(map(sign_of, members)) == detect(members)
 
@@ -325,16 +326,15 @@ def test_a_list_with_blocks_of_ours_gives_the_history_that_reading_it_whole_give
         assert (handle.history.chain, handle.kept) == (plain.history.chain, plain.kept)
         match data.draw(st.integers(0, 3)):
             case 0:  # the answer is recorded, and the host has it in its list as a dict of its own
-                handle, plain = (
-                    each.append(read_given([{"role": "user", "content": "dict 0"}])) for each in (handle, plain)
-                )
-                listed.append({"role": "user", "content": "dict 0"})
+                answer: dict[str, object] = {"role": "user", "content": "dict 0"}
+                handle, plain = handle.append(read_given([answer])), plain.append(read_given([answer]))
+                listed.append(answer)
             case 1:  # the answer could not be recorded
                 count = data.draw(st.integers(0, handle.history.count))
-                handle, plain = (each.replace(count, ()) for each in (handle, plain))
+                handle, plain = handle.replace(count, ()), plain.replace(count, ())
             case 2:  # the run is read again
                 stored = [m for m in plain.history.messages() if m is not None][: data.draw(st.integers(0, 9))]
-                handle, plain = (each.rebase(stored, each.seen + 1) for each in (handle, plain))
+                handle, plain = handle.rebase(stored, handle.seen + 1), plain.rebase(stored, plain.seen + 1)
             case _:
                 pass
         assert handle.history.chain == plain.history.chain

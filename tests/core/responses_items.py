@@ -6,7 +6,7 @@ import json
 from typing import Any, cast
 
 from tests.core.responses_checker import check_responses
-from tests.core.responses_types import type_faults
+from tests.core.sdk_types import check_types
 
 from contextbus.core.importers import from_responses
 from contextbus.core.payload import Payload, render
@@ -30,7 +30,7 @@ ASKED: Item = {"role": "user", "content": "q"}
 def sent(payload: Payload) -> list[Item]:
     body = cast("dict[str, Any]", json.loads(payload.json()))
     assert check_responses(body) == []
-    assert type_faults(body) == []
+    assert check_types(body, "openai-responses") == []
     return cast("list[Item]", body["input"])
 
 

@@ -12,8 +12,8 @@ from tests.core.checkers import errors
 from tests.core.conversations import airline
 from tests.core.gemini_checker import check_gemini
 from tests.core.gemini_requests import histories
-from tests.core.gemini_types import validate_gemini
 from tests.core.payloads import call, codes, result, said
+from tests.core.sdk_types import check_types
 
 from contextbus.core import wire
 from contextbus.core.importers import from_anthropic, from_gemini, from_openai
@@ -51,7 +51,7 @@ def checked(payload: Payload) -> Body:
     assert errors(found) == []
     if found:
         assert {"merged", "late-result"} & {repair.code for repair in payload.repairs}
-    validate_gemini(body)
+    assert check_types(body, "gemini") == []
     assert payload.body == payload.copy() == body
     return body
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from contextbus.core.estimate import make_estimator
 from contextbus.core.handle import RunHandle
 from contextbus.core.history import digest_message
+from contextbus.core.new_messages import take_messages
 from contextbus.core.run_state import RunState
-from contextbus.core.step import take_messages
 from contextbus_protocol.chat import ChatMessage, assistant, user
 from contextbus_protocol.commands import NewMessages
 from contextbus_protocol.digests import EMPTY_CHAIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextbus.core.history import (
@@ -219,3 +219,23 @@ def test_a_slice_is_that_of_a_list() -> None:
     whole = history(messages)
     for place in (slice(None), slice(2, 9), slice(250, 400), slice(1, 290, 2), slice(None, None, 3), slice(9, 2, -1)):
         assert [entry.message for entry in whole[place]] == messages[place]
+
+
+@given(st.integers(0, 150), st.data())
+@settings(max_examples=60, deadline=None)
+def test_messages_that_are_known_to_be_the_same_are_not_compared(count: int, data: st.DataObject) -> None:
+    messages = [user(str(n)) for n in range(count)]
+    known = history(messages)
+    keep = data.draw(st.integers(0, count))
+    same = data.draw(st.integers(0, keep))
+    handed = [*messages[:keep], user("other")]
+    assert known.difference(handed, same=same) == known.difference(handed) == (keep, (user("other"),))
+
+
+def test_a_message_that_stays_behind_an_edit_keeps_its_entry() -> None:
+    messages = [user(str(n)) for n in range(100)]
+    changed = [*messages[:50], user("other"), *messages[51:]]
+    known = SourceHistory().append(messages, [0] * 100)
+    edited = known.replace(50, changed[50:])
+    assert all(a is b for a, b in zip(known[51:], edited[51:], strict=True))
+    assert edited == SourceHistory().append(changed, [0] * 100)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.gemini_checker import check_gemini
 from tests.core.gemini_requests import Body, valid_requests
-from tests.core.gemini_types import validate_gemini
+from tests.core.sdk_types import check_types
 
 from contextbus.core.importers import Conversation, detect, from_anthropic, from_gemini, from_openai, read_conversations
 from contextbus.core.payload import Payload, render
@@ -87,7 +87,7 @@ def there_and_back(body: Body) -> Body:
 @given(body=valid_requests())
 def test_every_valid_request_comes_back(body: Body) -> None:
     assert check_gemini(body) == []
-    validate_gemini(body)
+    assert check_types(body, "gemini") == []
     given_body = copy.deepcopy(body)
     assert there_and_back(body) == body == given_body
     assert there_and_back(json.loads(json.dumps(body))) == body

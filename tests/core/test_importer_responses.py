@@ -10,7 +10,7 @@ from hypothesis import given
 from openai.types.responses import Response, ResponseOutputMessage
 from tests.core.responses_checker import check_responses
 from tests.core.responses_requests import normal, requests
-from tests.core.responses_types import type_faults
+from tests.core.sdk_types import check_types
 
 from contextbus.core.importers import from_responses
 from contextbus.core.importers.responses import read_item
@@ -47,7 +47,10 @@ def body_of(payload: Payload) -> Body:
 @given(body=requests())
 def test_a_valid_request_comes_back(body: Body) -> None:
     assert check_responses(body) == []
-    assert type_faults({**body, "input": body["input"] if isinstance(body["input"], list) else []}) == []
+    assert (
+        check_types({**body, "input": body["input"] if isinstance(body["input"], list) else []}, "openai-responses")
+        == []
+    )
     payload = back(body)
     assert body_of(payload) == normal(body)
     assert {repair.code for repair in payload.repairs} <= {"late-system"}

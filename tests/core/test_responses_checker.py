@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.checkers import CHECKERS, errors
 from tests.core.responses_checker import check_responses
-from tests.core.responses_types import type_faults
+from tests.core.sdk_types import check_types
 
 Item = dict[str, Any]
 
@@ -34,7 +34,7 @@ def test_a_right_payload_has_no_faults() -> None:
     items = [ASKED, THOUGHT, ANSWER, {**CALL, "id": "fc_1"}, OUTPUT, {"role": "developer", "content": "d"}]
     assert found(*items) == []
     assert found(COMPACTION, ASKED, REFERENCE, ANSWER) == []
-    assert type_faults({"input": items}) == []
+    assert check_types({"input": items}, "openai-responses") == []
     assert CHECKERS["openai-responses"] is check_responses
 
 
@@ -103,4 +103,4 @@ MISSHAPEN: list[Item] = [
 
 @pytest.mark.parametrize("item", MISSHAPEN)
 def test_the_types_see_what_is_of_a_wrong_shape(item: Item) -> None:
-    assert type_faults({"input": [item]})
+    assert check_types({"input": [item]}, "openai-responses")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.conversations import WILD_MESSAGES, airline
 from tests.core.responses_checker import check_responses
 from tests.core.responses_requests import NATIVE_ITEMS, requests
-from tests.core.responses_types import type_faults
+from tests.core.sdk_types import check_types
 
 from contextbus.core.importers import from_openai, from_responses
 from contextbus.core.payload import Payload, Request, assemble, render, start_rendering
@@ -135,7 +135,7 @@ MODELS = st.sampled_from([None, "gpt-5.4"])
 def checked(payload: Payload) -> Body:
     body = cast("Body", json.loads(payload.json()))
     assert check_responses(body) == []
-    assert type_faults(body) == []
+    assert check_types(body, "openai-responses") == []
     return body
 
 

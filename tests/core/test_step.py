@@ -10,8 +10,9 @@ from tests.core.logs import MODEL, append, commit_to, compiled
 
 from contextbus.core.estimate import make_estimator
 from contextbus.core.history import digest_message
+from contextbus.core.new_messages import apply_history, take_messages
 from contextbus.core.run_state import RunState
-from contextbus.core.step import StepPlan, apply_history, decide_step, plan_step, take_messages
+from contextbus.core.step import StepPlan, decide_step, plan_step
 from contextbus.core.working_memory import create_working_memory
 from contextbus_protocol.chat import ChatMessage, Text, ToolResult, assistant, user
 from contextbus_protocol.codec import encode_json

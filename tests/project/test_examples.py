@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.providers.request_types import Provider
 from tests.providers.scripts import long_operations, operations
 from tests.providers.server import serve
-from tests.providers.turns import Answer, Overflow, Refusal
+from tests.providers.turns import Answer, Overflow, Provider, Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 

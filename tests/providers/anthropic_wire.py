@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tests.core.checkers import check_anthropic
+from tests.core.sdk_types import check_types
 from tests.providers.prompt_cache import AnthropicCache, CacheUse, blocks_of, count_tokens, plain
-from tests.providers.request_types import Found, check_types
-from tests.providers.turns import Answer, Refusal, json_text
+from tests.providers.turns import Answer, Found, Refusal, json_text
 
 Body = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class AnthropicWire:
 
     def check(self, body: Body) -> Found:
         """What breaks the SDK's types or, where those hold, the ordering rules."""
-        found = check_types("anthropic", body)
+        found: Found = [("anthropic.types", told) for told in check_types(body, "anthropic", whole=True)[:3]]
         if found:
             return found
         messages = [{**message, "content": blocks_of(message["content"])} for message in body["messages"]]

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tests.core.checkers import check_openai
+from tests.core.sdk_types import check_types
 from tests.providers.anthropic_wire import pieces
 from tests.providers.prompt_cache import CacheUse, OpenAICache, count_tokens, plain
-from tests.providers.request_types import Found, check_types
-from tests.providers.turns import Answer, Refusal, json_text
+from tests.providers.turns import Answer, Found, Refusal, json_text
 
 Body = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class OpenAIWire:
 
     def check(self, body: Body) -> Found:
         """What breaks the SDK's types or, where those hold, the ordering rules."""
-        found = check_types("openai", body)
+        found: Found = [("openai.types", told) for told in check_types(body, "openai", whole=True)[:3]]
         if found:
             return found
         return check_openai({key: body[key] for key in ("messages", "tools") if key in body})

@@ -14,8 +14,7 @@ from tests.core.checkers import errors
 from tests.providers.anthropic_wire import AnthropicWire
 from tests.providers.openai_wire import OpenAIWire
 from tests.providers.prompt_cache import CacheUse
-from tests.providers.request_types import Found, Provider
-from tests.providers.turns import Answer, Overflow, Refusal, Turn
+from tests.providers.turns import Answer, Found, Overflow, Provider, Refusal, Turn
 
 PIECE: Final = 61
 """Bytes of one chunk of a stream: lines, events and characters are torn apart, as on a real connection."""

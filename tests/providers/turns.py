@@ -7,6 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 
+Provider = Literal["anthropic", "openai"]
+Found = list[tuple[str, str]]
+"""What a checker found: the code of a rule, and the place."""
+
 
 class Call(msgspec.Struct, frozen=True):
     """A tool call; ``arguments`` that are a text go out as they are, JSON or not."""

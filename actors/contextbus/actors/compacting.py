@@ -28,9 +28,9 @@ from contextbus.core.compaction.reduction import (
 from contextbus.core.compaction.request_items import RequestItems, missing_blobs, request_items
 from contextbus.core.compaction.saving import Archive, archive_of
 from contextbus.core.estimate import Estimator
+from contextbus.core.new_messages import apply_history
 from contextbus.core.projection import applied
 from contextbus.core.run_state import RunState
-from contextbus.core.step import apply_history
 from contextbus_protocol import blobs, digests
 from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.chat import ChatMessage

@@ -10,10 +10,11 @@ from contextbus.actors import gather
 from contextbus.actors.effects import Send
 from contextbus.actors.flight import Flight, RunCommand, digest_command
 from contextbus.core.estimate import Estimator, make_estimator
+from contextbus.core.new_messages import take_messages
 from contextbus.core.reported import outcome_of_report
 from contextbus.core.run_state import RunState
 from contextbus.core.scope import narrow, require_within
-from contextbus.core.step import counter_of, take_messages
+from contextbus.core.step import counter_of
 from contextbus_protocol.commands import (
     AppendMessages,
     ClearHistory,

@@ -13,12 +13,13 @@ from contextbus.actors.flight import Flight, Prepared, StepCommand, digest_comma
 from contextbus.actors.recorded import Tokenizers, estimator_of, pinned_scope
 from contextbus.core.budget import require_count, validate_budget
 from contextbus.core.estimate import Estimator
+from contextbus.core.new_messages import take_messages
 from contextbus.core.prepared import prepared_fact, prepared_options, prepared_user_text
 from contextbus.core.prompt import digest_parts, implicit_message, place_prompt, prompt_again
 from contextbus.core.run import find_command
 from contextbus.core.run_state import CommandFact, LastStep, RunState
 from contextbus.core.scope import narrow
-from contextbus.core.step import overflow_limit, plan_overflow, plan_step, take_messages
+from contextbus.core.step import overflow_limit, plan_overflow, plan_step
 from contextbus_protocol.callbacks import CallbackAnswered
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commands import CompileStep, OverflowStep

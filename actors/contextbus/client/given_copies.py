@@ -112,8 +112,8 @@ def copy_message(
 
 
 def _copy_member(key: str, value: object, names: tuple[str, ...], form: Form) -> object:
-    if key in names and type(value) is list:
-        items = cast("list[object]", value)
+    items = _as_list(value)
+    if key in names and items is not None:
         if key == "content":
             return [_copy_part(item, form) for item in items]
         if key == "tool_calls":
@@ -157,8 +157,9 @@ def _is_plain(value: object) -> bool:
     """Whether ``==`` tells every difference: texts and None, in lists and in dicts of one member."""
     if value is None or type(value) is str:
         return True
-    if type(value) is list:
-        return all(map(_is_plain, cast("list[object]", value)))
+    items = _as_list(value)
+    if items is not None:
+        return all(map(_is_plain, items))
     members = _as_dict(value)
     if members is None or len(members) > 1:
         return False
@@ -166,10 +167,15 @@ def _is_plain(value: object) -> bool:
 
 
 def _copy_plainly(value: object) -> object:
-    if type(value) is list:
-        return [_copy_plainly(item) for item in cast("list[object]", value)]
+    items = _as_list(value)
+    if items is not None:
+        return [_copy_plainly(item) for item in items]
     members = _as_dict(value)
     return value if members is None else {key: _copy_plainly(item) for key, item in members.items()}
+
+
+def _as_list(value: object) -> list[object] | None:
+    return cast("list[object]", value) if type(value) is list else None
 
 
 def _as_dict(value: object) -> dict[str, object] | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, takewhile
+from operator import itemgetter
 
 import msgspec
 
@@ -75,8 +78,19 @@ class CheckpointInPlace(msgspec.Struct, frozen=True):
     own: tuple[str, ...] = ()
 
 
+class _State(msgspec.Struct, frozen=True):
+    """The rendering of the first ``count`` source messages with the first ``placed`` blocks."""
+
+    count: int
+    placed: int
+    rendering: Rendering
+
+
 class RenderedHistory(Mapping[Target, Rendering]):
-    """Renderings by target of one state of a history; made when asked for, grown from the state before.
+    """Renderings by target of one state of a history; made when asked for, grown from a state before.
+
+    States of the past are kept at distances from the end that double, so that an edit costs what is behind it, up to
+    four times over, and not the whole history.
 
     Args:
         history: the source messages.
@@ -98,65 +112,107 @@ class RenderedHistory(Mapping[Target, Rendering]):
         self.blocks = blocks
         self.stale = stale
         self.checkpoint = checkpoint
-        self.made: dict[Target, Rendering] = {}
-        self.base: tuple[int, int, dict[Target, Rendering]] = (0, 0, {})
-        if before is not None and before.is_prefix_of(history, blocks, stale, checkpoint):
-            grown = {name: before[name] for name in before.made} or before.base[2]
-            at = (before.history.count, len(before.blocks.items)) if before.made else before.base[:2]
-            self.base = (*at, grown)
+        self._made: dict[Target, Rendering] = {}
+        self._states = {} if before is None else before.states_of(history, blocks, stale, checkpoint)
 
-    def is_prefix_of(
+    def states_of(
         self,
         history: SourceHistory,
         blocks: BlocksInPlace,
         stale: tuple[tuple[int, int], ...],
         checkpoint: CheckpointInPlace | None = None,
-    ) -> bool:
-        """Whether a later state only adds behind this one."""
-        mine = self.history
-        if stale != self.stale or _blob(checkpoint) != _blob(self.checkpoint) or not history.begins_with(mine):
-            return False
-        known = len(self.blocks.items)
-        later = blocks.items
-        return later.begins_with(self.blocks.items) and all(p >= mine.count for p, _ in later.behind(known))
+    ) -> dict[Target, tuple[_State, ...]]:
+        """The states of this history that a later one begins with, by target."""
+        if _blob(checkpoint) != _blob(self.checkpoint):
+            return {}
+        count = self.history.count if history.begins_with(self.history) else history.count_common(self.history)
+        known, later = self.blocks.items, blocks.items
+        placed = len(known)
+        if not later.begins_with(known):
+            placed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, later, strict=False)))
+
+        def stands(state: _State) -> bool:
+            if state.count > count or state.placed > placed:
+                return False
+            if any(position < state.count for position, _ in islice(later.behind(state.placed), 1)):
+                return False
+            return stale == self.stale or _until(stale, state.count) == _until(self.stale, state.count)
+
+        return {target: tuple(filter(stands, states)) for target, states in self._states.items()}
 
     def __getitem__(self, target: Target) -> Rendering:
-        made = self.made.get(target)
+        made = self._made.get(target)
         if made is None:
-            count, placed, grown = self.base
-            base = grown.get(target)
-            if base is None:
-                count, placed, base = self._begin(target)
-            new = [e.message for e in self.history[count:] if e.message is not None]
-            for start, end in self.stale:
-                for index in range(max(start, count), min(end, count + len(new))):
-                    new[index - count] = withhold_thinking(new[index - count])
-            blocks = [(position - count, block) for position, block in self.blocks.items.behind(placed)]
-            made = self.made[target] = base.extend(interleave(new, blocks))
+            states = self._states.get(target) or (self._begin(target),)
+            states = self._grow(states)
+            self._states[target] = states
+            made = self._made[target] = states[-1].rendering
         return made
 
-    def _begin(self, target: Target) -> tuple[int, int, Rendering]:
+    def _grow(self, states: tuple[_State, ...]) -> tuple[_State, ...]:
+        """States up to the whole history."""
+        end, last = self.history.count, states[-1]
+        start, base = last.count, last.rendering
+        new = [e.message for e in self.history[start:] if e.message is not None]
+        for first, behind in self.stale:
+            for index in range(max(first, start), min(behind, start + len(new))):
+                new[index - start] = withhold_thinking(new[index - start])
+        blocks = list(self.blocks.items.behind(last.placed))
+        grown, place, placed = [*states], start, 0
+        for stop in _stops(start, end):
+            until = len(blocks) if stop == end else bisect_left(blocks, stop, lo=placed, key=itemgetter(0))
+            among = [(position - place, block) for position, block in blocks[placed:until]]
+            base = base.extend(interleave(new[place - start : stop - start], among))
+            place, placed = stop, until
+            grown.append(_State(place, last.placed + placed, base))
+        return _thin(grown, end)
+
+    def _begin(self, target: Target) -> _State:
         """The rendering of what stands in place of the first source messages, with the blocks among them."""
         base, checkpoint = Rendering(target=target), self.checkpoint
         if checkpoint is None:
-            return 0, 0, base
+            return _State(0, 0, base)
         count = checkpoint.source_count
         among = [block for block in self.blocks.items if block[0] <= count]
         messages = [
             withhold_thinking(message) if source is not None and self._is_stale(source) else message
             for message, source in zip(checkpoint.messages, checkpoint.sources, strict=True)
         ]
-        return count, len(among), base.extend(order_replacement(messages, checkpoint.sources, count, among))
+        rendering = base.extend(order_replacement(messages, checkpoint.sources, count, among))
+        return _State(count, len(among), rendering)
 
     def _is_stale(self, index: int) -> bool:
         return any(start <= index < end for start, end in self.stale)
 
     def __iter__(self) -> Iterator[Target]:
-        return iter(self.made)
+        return iter(self._made)
 
     def __len__(self) -> int:
-        return len(self.made)
+        return len(self._made)
 
 
 def _blob(checkpoint: CheckpointInPlace | None) -> str:
     return "" if checkpoint is None else checkpoint.blob
+
+
+def _until(stale: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:
+    """The ranges within the first ``count`` messages."""
+    return tuple((start, min(end, count)) for start, end in stale if start < count)
+
+
+def _stops(start: int, end: int) -> list[int]:
+    """The end, and before it places at distances from it that double."""
+    distances = (1 << power for power in reversed(range((end - start).bit_length())))
+    return [*(end - distance for distance in distances if end - distance > start), end]
+
+
+def _thin(states: Iterable[_State], end: int) -> tuple[_State, ...]:
+    """Of states as far from the end, to the power of two, the oldest; the last one is kept."""
+    kept: dict[int, _State] = {}
+    for state in states:
+        distance = end - state.count
+        if distance:
+            kept.setdefault(distance.bit_length(), state)
+        else:
+            kept[0] = state
+    return tuple(kept.values())

@@ -6,7 +6,9 @@ Chain digest, token total and latest user text are carried along, never computed
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -157,6 +159,17 @@ class SourceHistory(msgspec.Struct, frozen=True):
             return False
         return all(a is b or a.digest == b.digest for a, b in zip(behind, other.rest, strict=False))
 
+    def count_common(self, other: SourceHistory) -> int:
+        """How many of the first messages of two histories are the same; at most 64 digests are compared."""
+        least = min(len(self.chunks), len(other.chunks))
+
+        def differs(number: int) -> bool:
+            return self.chunks[number].chain != other.chunks[number].chain
+
+        whole = bisect_left(range(least), True, key=differs) * CHUNK
+        both = zip(self[whole : whole + CHUNK], other[whole : whole + CHUNK], strict=False)
+        return whole + sum(1 for _ in takewhile(lambda pair: pair[0].digest == pair[1].digest, both))
+
     def keep(self, count: int) -> SourceHistory:
         """The first ``count`` messages: whole chunks are shared, at most 63 messages are linked anew.
 
@@ -182,9 +195,9 @@ class SourceHistory(msgspec.Struct, frozen=True):
         return [entry.message for entry in self]
 
     def replace(self, keep: int, messages: Sequence[ChatMessage]) -> SourceHistory:
-        """The history with messages in place of those behind the first ``keep``, at no costs.
+        """The history with messages in place of those behind the first ``keep``.
 
-        A message that stood there keeps its digest.
+        A message that stood behind them keeps its entry, any other costs nothing.
 
         Raises:
             RangeError: there are fewer messages than ``keep``.
@@ -225,7 +238,7 @@ class SourceHistory(msgspec.Struct, frozen=True):
         """Whether a list begins with this history: lists compare the identity of their items first, in C."""
         if self.bodies is None or not isinstance(handed, list):
             return False
-        known = self.bodies.messages
+        known = cast("list[object]", self.bodies.messages)
         try:  # equal items are passed over; two that differ have no order
             return (known if len(known) == self.count else known[: self.count]) <= handed
         except Exception:  # what others handed over is compared, which may raise what it likes

@@ -11,20 +11,16 @@ import msgspec
 
 from contextbus.actors.step_event import compile_event
 from contextbus.core.estimate import MESSAGE_EIGHTEENTHS, Estimator, make_estimator, recorded_estimator
-from contextbus.core.history import digest_message, is_only_results
 from contextbus.core.memory_run import MemoryState
 from contextbus.core.owed import demand_missing, restore_results
 from contextbus.core.placement import place
 from contextbus.core.prepared import digest_tools, fold_prepared, prepared_options, prepared_user_text
 from contextbus.core.run import ChainBrokenError, fold_commit, fold_event
 from contextbus.core.run_state import RunState
-from contextbus.core.skill_loads import skill_facts
 from contextbus.core.step import (
     POLICIES,
-    POLICY_RESTORING,
     counter_of,
     decide_step,
-    keep_answers,
     plan_overflow,
     plan_step,
     warn_of_state,
@@ -34,16 +30,16 @@ from contextbus.replay.checks import BlobMissingError, Check, CheckStatus, Fetch
 from contextbus.replay.compactions import Compactions
 from contextbus.replay.differences import first_difference
 from contextbus.replay.form import find_command_flaw, find_flaws
+from contextbus.replay.messages import check_messages
 from contextbus.replay.prompts import RecordedPrompt, compute_prompt, read_prompt
 from contextbus.replay.redactions import Redactions, check_redaction, find_redactions
 from contextbus.replay.run_log import LoggedCommit, RunLog, replay_memory
 from contextbus_protocol import blobs, digests
-from contextbus_protocol.chat import ChatMessage, Text
+from contextbus_protocol.chat import Text
 from contextbus_protocol.codec import decode_json
 from contextbus_protocol.commit_requests import CommitHead, HistoryFact, Place, WorkingMemoryInput
 from contextbus_protocol.errors import ContextBusError
 from contextbus_protocol.events import (
-    MessageFact,
     MessagesAppended,
     PackageRedacted,
     PreparedFact,
@@ -154,7 +150,7 @@ def _check_commit(
     yield from compactions.check_commit(state, logged)
     for event in logged.commit.events:
         if isinstance(event, MessagesAppended):
-            yield from _check_messages(before, logged, event, fetch)
+            yield from check_messages(before, logged, event, fetch)
         elif isinstance(event, PackageRedacted):
             yield from check_redaction(logged, event, fetch, redactions)
         elif isinstance(event, StepCompiled):
@@ -175,70 +171,6 @@ def _check_commit(
         after = fold_event(before, event, logged.sequence, logged.digest, logged.commit.command, logged.commit.at)
         yield from compactions.check(before, after, logged, event)
         before = after
-
-
-def _check_messages(
-    state: RunState, logged: LoggedCommit, event: MessagesAppended, fetch: FetchBlob
-) -> Iterator[Check]:
-    def check(status: CheckStatus, field: str, expected: object, got: object) -> Check:
-        return Check(logged.sequence, status, None, field, str(expected), str(got))
-
-    data = fetch(event.inputs)
-    if data is None:
-        yield check("missing", "inputs", event.inputs, "no blob")
-        return
-    if digests.digest_bytes(data) != event.inputs:
-        yield check("different", "inputs", event.inputs, digests.digest_bytes(data))
-        return
-    try:
-        messages = blobs.decode_input(data).messages
-    except ContextBusError as exc:
-        yield check("different", "inputs", "a step's input", exc.code)
-        return
-    spec = state.estimator
-    estimator = make_estimator(spec) if spec is not None and spec.kind == "heuristic" else None
-    if len(messages) != len(event.messages):
-        yield check("different", "messages", len(event.messages), len(messages))
-        return
-    chain = state.history.chain
-    for index, (message, fact) in enumerate(zip(messages, event.messages, strict=True)):
-        digest = digest_message(message)
-        chain = digests.extend_chain(chain, digest)
-        if digest != fact.digest:
-            yield check("different", f"messages[{index}].digest", fact.digest, digest)
-            return
-        if message.role != fact.role:
-            yield check("different", f"messages[{index}].role", fact.role, message.role)
-            return
-        if estimator is not None and estimator.message(message) != fact.eighteenths:
-            counted = estimator.message(message)
-            yield check("different", f"messages[{index}].eighteenths", fact.eighteenths, counted)
-            return
-    if logged.commit.policy >= POLICY_RESTORING:
-        for index, expected in enumerate(_read_again(state, messages, event)):
-            field, said, read = first_difference(event.messages[index], expected)
-            if field:
-                yield check("different", f"messages[{index}].{field}", said, read)
-                return
-    if event.start != state.history.count:
-        yield check("different", "start", event.start, state.history.count)
-    elif chain != event.chain:
-        yield check("different", "chain", event.chain, chain)
-
-
-def _read_again(state: RunState, messages: Sequence[ChatMessage], event: MessagesAppended) -> tuple[MessageFact, ...]:
-    """The facts of the messages with what their parts say read again (D.K.26, C.E.6)."""
-    read = (
-        msgspec.structs.replace(
-            fact,
-            skill_calls=calls,
-            succeeded=succeeded,
-            only_results=fact.only_results and is_only_results(message),  # older releases did not say so
-        )
-        for fact, message in zip(event.messages, messages, strict=True)
-        for calls, succeeded in (skill_facts(message),)
-    )
-    return keep_answers(state, tuple(read))
 
 
 def _check_step(

@@ -198,7 +198,7 @@ def sign_of(message: Object) -> Provider | None:
 
 def form_of(signs: Iterable[Provider | None]) -> Provider:
     """The form of a list of messages with roles, from what each of them tells: what ``detect`` says of the list."""
-    told = [sign for sign in signs if sign is not None]
+    told: list[Provider] = [sign for sign in signs if sign is not None]
     for form in _ANYWHERE:
         if form in told:
             return form

@@ -110,6 +110,7 @@ def _read_tool(value: dict[str, object], index: int) -> ToolDefinition:
         description=description or "",
         parameters=json_text.encode(schema) if schema else NO_PARAMETERS,
         members=_members(_shape_of(kind, value, nested=inner is not None), value),
+        own=_custom(kind, value) if schema is None else (),
         cache=cache,
     )
 
@@ -146,12 +147,19 @@ def _native(kind: str, value: dict[str, object]) -> tuple[tuple[str, bytes], ...
         return (_CHAT, json_text.encode(_without_ours(value))), (_RESPONSES, json_text.encode(flat))
     if kind == "custom":
         if "format" not in value:
-            return ()
+            return ()  # any provider may mean it
         flat = {"type": kind, **_pick(value, _CUSTOM)}
         chat = {"type": kind, "custom": _pick(value, ("name", "description", "format"))}
         return (_RESPONSES, json_text.encode(flat)), (_CHAT, json_text.encode(chat))
     named = isinstance(value.get("name"), str) and kind != "namespace"
     return ((_ANTHROPIC if named else _RESPONSES, json_text.encode(_without_ours(value))),)
+
+
+def _custom(kind: object, value: dict[str, object]) -> tuple[tuple[str, bytes], ...]:
+    """A tool of free text as Responses has it, where its form does not say that it is one; a function elsewhere."""
+    if kind != "custom":
+        return ()
+    return ((_RESPONSES, json_text.encode({"type": kind, **_pick(value, _CUSTOM)})),)
 
 
 def _native_name(kind: str, value: dict[str, object]) -> str:
