@@ -50,11 +50,13 @@ def main(arguments: Iterable[str]) -> int:
     with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
         asked = [pool.submit(partial(sweep_conversation, every=given.every), number) for number in range(count)]
         asked += [pool.submit(check_runs, number) for number in range(min(given.runs, count))]
-        for done in asked:
+        for number, done in enumerate(asked, start=1):
             found = done.result()
             for fault in found.faults:
                 print(fault, file=sys.stderr, flush=True)
             tally.add(found)
+            if number % 10 == 0:
+                print(f"{number} of {len(asked)} parts", file=sys.stderr, flush=True)
     for line in describe(tally, time.perf_counter() - started):
         print(line)
     return 1 if tally.faults else 0
