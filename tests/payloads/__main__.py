@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import multiprocessing
 import os
 import sys
@@ -13,20 +12,10 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from tests.payloads.conversations import FORMS, read_all
-from tests.payloads.runs import MODELS, check_run
+from tests.payloads.conversations import read_all
+from tests.payloads.runs import check_runs
 from tests.payloads.shapes import TARGETS
 from tests.payloads.sweep import Tally, sweep_conversation
-
-
-def check_runs(number: int) -> Tally:
-    """One conversation as two runs: as it was and mixed, the models changing; and, of some, on a bound model alone."""
-    tally = Tally()
-    for form in FORMS[:2]:
-        tally.add(asyncio.run(check_run(number, form)))
-    if number % 5 == 0:
-        tally.add(asyncio.run(check_run(number, FORMS[2], only=MODELS[-1])))
-    return tally
 
 
 def describe(tally: Tally, seconds: float) -> list[str]:
@@ -61,11 +50,13 @@ def main(arguments: Iterable[str]) -> int:
     with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
         asked = [pool.submit(partial(sweep_conversation, every=given.every), number) for number in range(count)]
         asked += [pool.submit(check_runs, number) for number in range(min(given.runs, count))]
-        for done in asked:
+        for number, done in enumerate(asked, start=1):
             found = done.result()
             for fault in found.faults:
                 print(fault, file=sys.stderr, flush=True)
             tally.add(found)
+            if number % 10 == 0:
+                print(f"{number} of {len(asked)} parts", file=sys.stderr, flush=True)
     for line in describe(tally, time.perf_counter() - started):
         print(line)
     return 1 if tally.faults else 0

@@ -149,7 +149,7 @@ def _mix(message: ChatMessage, turn: int) -> list[ChatMessage]:
     """One change a message, of all that fit its role."""
     changes = CHANGES.get(message.role, ())
     made = changes[turn % len(changes)](message, turn) if changes else [message]
-    if turn % 7 == 0:
+    if made and turn % 7 == 0:
         made = [*made[:-1], replace(made[-1], cache=_CACHES[turn % 3])]
     return made
 

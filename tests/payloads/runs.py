@@ -6,6 +6,7 @@ said carries reasoning that only this model takes back.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,7 +19,7 @@ from contextbus_protocol.questions import Query
 from contextbus_protocol.values import Candidate, Model, Scope
 from contextbus_protocol.working_memory import AddObservation
 from tests.payloads.blocks import find_records
-from tests.payloads.conversations import change, read_all
+from tests.payloads.conversations import FORMS, change, read_all
 from tests.payloads.layers import find_faults
 from tests.payloads.shapes import SHAPES, TARGETS, Shape, prompt_of
 from tests.payloads.sweep import Tally
@@ -38,6 +39,16 @@ _SHAPES: Final = tuple(shape for shape in SHAPES if shape.retrieval == shape.mem
 def search_documents(query: Query) -> Sequence[Candidate]:
     """The documents that share most words with the query."""
     return find_records(query.text)
+
+
+def check_runs(number: int) -> Tally:
+    """One conversation as two runs: as it was and mixed, the models changing; and, of some, on a bound model alone."""
+    tally = Tally()
+    for form in FORMS[:2]:
+        tally.add(asyncio.run(check_run(number, form)))
+    if number % 5 == 0:
+        tally.add(asyncio.run(check_run(number, FORMS[2], only=MODELS[-1])))
+    return tally
 
 
 async def check_run(number: int, form: str, *, every: int = 3, only: Model | None = None) -> Tally:
