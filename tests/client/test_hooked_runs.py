@@ -9,7 +9,7 @@ import pytest
 from tests.client.compacting_runs import SMALL, Writing, bus_writing, talk
 from tests.client.forgetting import forget
 from tests.client.scripted import CHARACTERS, MODEL, SCOPE, Scripted, bus_with, sent, text_in
-from tests.client.test_kept_tails import OPUS, request, take
+from tests.client.test_kept_tails import request, take
 
 import contextbus.client as contextbus
 from contextbus.client import CompileContext, Window

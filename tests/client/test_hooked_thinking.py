@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Shortening:
     """Hooks that give ``change`` of the history while it is set."""
 
     def __init__(self) -> None:
-        self.change: Any = None
+        self.change: Callable[[History], History] | None = None
 
     def transform(self, messages: History) -> History:
         """As ``transform_context``."""
@@ -87,7 +88,7 @@ async def test_an_unchanged_history_keeps_its_thinking(name: str) -> None:
         run = await bus.run("r", scope=SCOPE, **hook.options(name))
         for number in range(2):
             await take(run, number)
-        hook.change = list
+        hook.change = tuple
         step = await take(run, 2)
         assert (thoughts(step), hidden(step)) == (["sig-0", "sig-1"], 0)
 
@@ -134,7 +135,12 @@ async def test_another_client_sends_the_same_bytes_of_a_given_history(name: str)
         for number in range(3):
             await take(one, number, prompt=prompt)
         sent: list[list[str]] = []
-        for change in (lambda m: m, lambda m: (*m[:-1], assistant("Hm."), *m[-1:]), lambda m: m[2:]):
+        changes: list[Callable[[History], History]] = [
+            lambda m: m,
+            lambda m: (*m[:-1], assistant("Hm."), *m[-1:]),
+            lambda m: m[2:],
+        ]
+        for change in changes:
             hook.change = change
             one.append(user("Last?"))
             step = await one.before_model_call(model=OPUS, prompt=prompt)

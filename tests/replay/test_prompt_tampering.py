@@ -13,7 +13,7 @@ import contextbus.client as contextbus
 from contextbus.actors.flight import digest_command
 from contextbus.core.package_bytes import encode_package
 from contextbus.replay.checks import Check
-from contextbus.replay.form import _head
+from contextbus.replay.form import command_head
 from contextbus.replay.run_log import LoggedCommit, RunLog
 from contextbus.replay.verify import verify_run
 from contextbus_protocol import blobs, codec, digests
@@ -136,7 +136,7 @@ def with_tail(recorded: Recorded, old: ChatMessage, new: ChatMessage) -> tuple[S
 def command_of(recorded: Recorded, step: StepCompiled, parts: PromptParts) -> str:
     """The digest of a command that would have brought these parts."""
     command = CompileStep(
-        **_head(recorded.log.commits[-1].commit),
+        **command_head(recorded.log.commits[-1].commit),
         history=NewMessages(base_count=0, base_chain="", keep=0, messages=(), chain=step.chain),
         user_text="And?",
         options=step.options,

@@ -204,12 +204,10 @@ def parts_of(prompt: Prompt | PromptParts | None) -> PromptParts | None:
     Raises:
         InvalidTypeError: it is no prompt.
     """
-    given: object = prompt
-    if given is None:
+    if prompt is None:
         return None
-    if isinstance(given, Prompt):
-        given = given.parts()
-    if not isinstance(given, PromptParts):
+    given = prompt.parts() if isinstance(prompt, Prompt) else prompt
+    if not isinstance(given, PromptParts):  # pyright: ignore[reportUnnecessaryIsInstance]  (callers are not all typed)
         raise InvalidTypeError(f"prompt must be a Prompt, not {type(given).__name__}")
     return replace(
         given,

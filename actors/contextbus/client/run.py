@@ -61,7 +61,7 @@ class Run(RunSteps):
         """Compile the context of the next model call (D.R.0, D.W.7).
 
         Args:
-            messages: the whole history; without it what was appended, or in a run without any the prompt's.  A list that is
+            messages: the whole history; without it what was appended, or in a new run the prompt's.  A list that is
                 handed over again is compared with what is known of it, and only what is behind is read: 1-2 ns a
                 message of ours, about 100 ns a provider's dict, which may be changed in between.
             model: the model that will be called.

@@ -44,7 +44,7 @@ class Pairing:
         self.target = target
         self.takes_breakpoints = target.takes_breakpoints
         self.fitting = target if isinstance(target, wire.Fitting) else None
-        self.count = count
+        self.count: int = count
         self.group = group
         self.repairs: list[Repair] = []
         self.tools = tools

@@ -83,12 +83,13 @@ def find_command_flaw(
     commands: tuple[StepCommand, ...]
     if event.overflow is not None:
         commands = tuple(
-            OverflowStep(**_head(commit), step=event.step, input_tokens=limit) for limit in (event.overflow, None)
+            OverflowStep(**command_head(commit), step=event.step, input_tokens=limit)
+            for limit in (event.overflow, None)
         )
     else:
         commands = tuple(
             CompileStep(
-                **_head(commit),
+                **command_head(commit),
                 step=step,
                 history=history,
                 user_text=user_text,
@@ -114,7 +115,8 @@ class _Head(TypedDict):
     now: int
 
 
-def _head(commit: Commit) -> _Head:
+def command_head(commit: Commit) -> _Head:
+    """The head of the command that a commit came from, as far as the log has it."""
     return _Head(
         run=commit.run,
         tenant=commit.tenant,
@@ -127,7 +129,7 @@ def _head(commit: Commit) -> _Head:
 
 
 def _digest_patch(commit: Commit, event: WorkingMemoryPatched) -> str:
-    command = PatchWorkingMemory(**_head(commit), patch=event.patch)
+    command = PatchWorkingMemory(**command_head(commit), patch=event.patch)
     return digest_request(command)
 
 

@@ -85,7 +85,7 @@ class _Draft:
 
     def __init__(self, role: Role, cache: Cache = False, more: ProviderData | None = None) -> None:
         self.role: Role = role
-        self.cache = cache
+        self.cache: Cache = cache
         self.more = more
         self.pieces: list[tuple[int, tuple[AnyPart, ...]]] = []
 
