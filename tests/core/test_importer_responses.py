@@ -47,7 +47,7 @@ def body_of(payload: Payload) -> Body:
 @given(body=requests())
 def test_a_valid_request_comes_back(body: Body) -> None:
     assert check_responses(body) == []
-    listed = body if isinstance(body["input"], list) else {**body, "input": []}
+    listed: Body = body if isinstance(body["input"], list) else {**body, "input": []}
     assert check_types(listed, "openai-responses") == []
     payload = back(body)
     assert body_of(payload) == normal(body)
