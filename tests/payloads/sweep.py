@@ -128,7 +128,8 @@ def _check(
     for shape in _shapes(conversation, cut):
         for target in TARGETS:
             history = histories[shape.retrieval].of(target, shape)
-            if history.empty and not (shape.retrieval or shape.memory or shape.state or shape.guardrails != "none"):
+            has_tail = shape.memory or shape.state == "last_user" or shape.guardrails != "none"
+            if history.empty and not (shape.retrieval or has_tail):
                 tally.empty += 1
                 continue
             payload = shape_request(history, shape, target, blocks, conversation.tools)
