@@ -77,8 +77,8 @@ def test_a_conversation_of_the_ai_sdk_is_compiled_for_chat_completions(command: 
 
 
 DEFAULTS = [
-    ("claude_code.jsonl", "anthropic", "anthropic", "claude-opus-4-6"),
-    ("codex.jsonl", "openai-responses", "openai", "gpt-5"),
+    ("claude_code.jsonl", "anthropic", "anthropic", "claude-test-1"),
+    ("codex.jsonl", "openai-responses", "openai", "gpt-test-1"),
     ("anthropic", "anthropic", "anthropic", "claude-opus-4-6"),
     ("openai", "openai", "openai", "gpt-5"),
     ("openai-responses", "openai-responses", "openai", "gpt-5"),
