@@ -70,7 +70,7 @@ def keep_all_blocks(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("plant", [cut_anywhere, never_pause, take_anything, keep_all_blocks])
 def test_a_planted_fault_of_compaction_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    for seed in range(60):
+    for seed in range(100):
         try:
             simulate(seed, Faults(summariser=0.6), compacts=True)
         except (AssertionError, LookupError, ContextBusError):
